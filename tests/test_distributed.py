@@ -348,9 +348,7 @@ def test_one_report_of_two_ranks(told: list[dict[str, Any]]) -> None:
         assert work == {path: [4 * flops, flops, 3 * flops] for path, flops in ones.items()}
         assert late.startswith("rank 1 of 2 did not make call 2 of gather() within 0.3 s of rank 0:")
         assert again == [True, True]
-        assert (
-            mixed == "reports of different functions cannot be gathered: of count() on rank 0, of profile() on rank 1"
-        )
+        assert mixed == "cannot gather reports from different functions: count() on rank 0, profile() on rank 1"
     first, second = (rank["gather_all"][5] for rank in told)
     assert first.startswith("rank 1 of 2 did not make call 4 of gather() within 0.1 s of rank 0:")
     assert second.startswith("rank 0 of 2 did not make call 4 of gather() within 0.2 s of rank 1:")

@@ -419,8 +419,8 @@ def test_a_block_in_which_the_model_was_not_called_says_so() -> None:
     remarks = [
         [line for line in str(p.report).splitlines() if " in the block: " in line] for p in (empty, wrong, right, none)
     ]
-    assert remarks[0][0].startswith("nothing was observed in the block: ")
-    assert remarks[1][0].startswith("the given model was never called in the block: ")
+    assert remarks[0][0].startswith("nothing ran in the block: ")
+    assert remarks[1][0].startswith("the model was never called in the block: ")
     assert remarks[2:] == [[], []]
 
 

@@ -24,7 +24,7 @@ from .torchvision_zoo import Built, run_each
 
 CANNOT: dict[str, str] = {}
 EXPLAINED = {
-    "rs_L1354_2_cayleynet.0": "how many elements of two sparse matrices meet depends on where they are: the product is listed as unknown",
+    "rs_L1354_2_cayleynet.0": "cannot count a product of two sparse matrices: it depends on the positions of their elements; the product is listed as unknown",
     "rs_L279_3_hpnet.0": "the same",
     "rs_L274_3_drivejepa.0": "it puts the CPU's fused attention kernel back on (torch.backends.cuda.sdp_kernel()), which "
     "FlopCounterMode has no formula for: without that both say the same",

@@ -1,4 +1,4 @@
-"""Classify a call's arithmetic: integer, real or complex. The dtype in which torch computes decides, not the dtype of ``out=``."""
+"""Decide whether a call's arithmetic is integer, real or complex, by the dtype in which torch computes. The dtype of ``out=`` may differ."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ..records.tensors import spec_of
 from ..torch_internals import DisableTorchFunction, OpOverload, disable_current_modes
 
 COMPARISONS = frozenset("eq ne lt le gt ge isin bucketize searchsorted".split())
-"""Ops that compare in the operands' common dtype; their results, booleans and indices, do not show it."""
+"""Ops that compare in the operands' common dtype. The results are booleans or indices, so they do not show this dtype."""
 TOLERANT = frozenset("isclose allclose".split())
 """Comparisons with a fractional tolerance, for which torch converts integers to floats."""
 CONVERTING = frozenset("sum nansum prod cumsum cumprod mean nanmean softmax log_softmax".split())
-"""Ops that first convert their input to the result's dtype: ``dtype=``, or the dtype of ``out=``."""
+"""Ops that first convert the input to the result's dtype, which is ``dtype=`` or the dtype of ``out=``."""
 TORCHS = "aten::", "torch:", "torch."
-"""Name prefixes of torch's own functions. A count calls no others."""
+"""Name prefixes of torch's own functions. Only these functions are called while counting."""
 
 
 def is_integral(operation: Operation) -> bool:
-    """Return whether an operation computes with integers or booleans; False if it has no tensors."""
+    """Return whether an operation computes with integers or booleans; False if the operation has no tensors."""
     inputs = operands(operation)
     if operation.op in CONVERTING:
         return _all_integral([*specs_in(operation.out)] or inputs)
@@ -40,7 +40,8 @@ def is_integral(operation: Operation) -> bool:
 
 
 def is_complex(operation: Operation) -> bool:
-    """Return whether an operation computes with complex numbers. torch converts real operands if any operand is complex."""
+    """Return whether an operation computes with complex numbers. If one operand is complex,
+    torch converts real operands to complex numbers."""
     inputs = operands(operation)
     if operation.op in CONVERTING:
         inputs = [*specs_in(operation.out)] or inputs
@@ -48,7 +49,7 @@ def is_complex(operation: Operation) -> bool:
 
 
 def operands(operation: Operation) -> list[Spec]:
-    """Return the tensors that an operation computes with, including a module's own, except those that it only writes to."""
+    """Return the tensors that an operation reads, including a module's own tensors, but not tensors that it only writes to."""
     written = _written(operation)
     kwargs = {name: value for name, value in operation.kwargs.items() if name not in written}
     module_tensors = [value for value in operation.settings.values() if type(value) is Spec]
@@ -56,7 +57,8 @@ def operands(operation: Operation) -> list[Spec]:
 
 
 def results(operation: Operation) -> list[Spec]:
-    """Return the results in the dtypes in which they are computed; with ``out=``, the dtypes that the call returns without it."""
+    """Return the results with the dtypes in which torch computes them. For a call with ``out=``, these are the results of the
+    same call without ``out=``."""
     written = _written(operation)
     out = _without(written, operation) if written else operation.out
     return [*specs_in(out)]
@@ -77,7 +79,7 @@ def _written(operation: Operation) -> frozenset[str]:
 
 
 def _without(written: frozenset[str], operation: Operation) -> Any:
-    """Return the specs of the results that the call would return without these arguments, from the meta kernels."""
+    """Return the specs of the call's results without the arguments in ``written``, by running the call on the meta device."""
     kwargs = {name: value for name, value in operation.kwargs.items() if name not in written and name != "device"}
     target = target_of(operation.target) if isinstance(operation.target, str) else operation.target
     if not operands(operation) or not name_of(target).startswith(TORCHS):
@@ -88,4 +90,4 @@ def _without(written: frozenset[str], operation: Operation) -> Any:
         with DisableTorchFunction(), disable_current_modes(), torch.no_grad():
             return spec_of(target(*tensors(operation.args), **tensors(kwargs)))
     except (RuntimeError, TypeError, ValueError, NotImplementedError):
-        return operation.out  # no meta kernel, e.g. for nonzero, whose results are indices anyway
+        return operation.out  # there is no meta kernel, e.g. for nonzero, which returns indices anyway

@@ -1,4 +1,4 @@
-"""Read the catalogue from its page, ``fxflops/ops/README.md``, and search it, without importing torch."""
+"""Read and search the catalogue of formulas, the page ``fxflops/ops/README.md``, without importing torch."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from ..errors import InputError, did_you_mean
 
 README = Path(__file__).parents[1] / "ops" / "README.md"
 FORMULAS, ZEROS = "Formulas", "Declared to compute nothing"
-"""The sections of the page that have rows."""
+"""The sections of the page that have tables of ops."""
 REASONS = {
     "view": "The result is a view of the input, or a copy of it in another shape.",
-    "move": "Values are moved or copied, and none is computed.",
-    "create": "Values are made from nothing.",
-    "query": "A property is read, and no tensor is made.",
+    "move": "Values are moved or copied, but not computed.",
+    "create": "A tensor is created without reading other tensors.",
+    "query": "A property of a tensor is read; no tensor is created.",
 }
 NAMESPACES = ("nn", "F", "torch", "torch.special", "torch.linalg", "torch.fft", "operator", "Tensor")
-"""The namespaces of spellings, in the order shown."""
+"""The namespaces of the ops' names, in the order in which a page shows them."""
 
 
 class Row(NamedTuple):
-    """An op with its formula, or an op declared to compute nothing (``family`` is "", ``doc`` the reason)."""
+    """An op with its formula. For an op declared to compute nothing, ``family`` is "" and ``doc`` is the reason."""
 
     op: str
     family: str
@@ -33,7 +33,7 @@ class Row(NamedTuple):
 
 
 def catalogue() -> list[Row]:
-    """Return the rows of the committed page."""
+    """Return the rows of the catalogue's page in the repository."""
     return list(rows_of(README.read_text(encoding="utf8")))
 
 
@@ -56,20 +56,21 @@ def _plain(cell: str) -> str:
 
 
 def search(word: str) -> list[Row]:
-    """Return the rows whose op or spelling contains the word: the op with that name first, then by length of spelling.
+    """Return the rows whose op or spelling contains the word. An op named exactly like the word comes first.
 
-    Modules come before functions and operators. Raises InputError with similar names if there is no such row.
+    The other rows are sorted by the length of the matching spelling; of equal lengths, modules come first. Raises InputError
+    with similar names if no row contains the word.
     """
     wanted, rows = word.lower(), catalogue()
     matching = [row for row in rows if any(wanted in name.lower() for name in (row.op, *row.targets))]
     if not matching:
         names = {bare(name).lower() for row in rows for name in (row.op, *row.targets)}
-        raise InputError(f"no op has {word!r} in its name{did_you_mean(wanted, sorted(names))}")
+        raise InputError(f"no op has a name that contains {word!r}{did_you_mean(wanted, sorted(names))}")
     return sorted(matching, key=lambda row: _distance(wanted, row))
 
 
 def counts(row: Row) -> str:
-    """Return what a row counts, or why it computes nothing, as a sentence."""
+    """Return a sentence that says what a row counts, or why its op computes nothing."""
     if row.family:
         return row.doc
     reason = REASONS.get(row.doc)
@@ -87,7 +88,7 @@ def _distance(wanted: str, row: Row) -> tuple[int, int, int]:
 
 
 def place_of(name: str) -> int:
-    """Return the rank of a spelling in a list, by its namespace."""
+    """Return the rank of a spelling by its namespace; lower ranks are listed first."""
     prefix = name.rpartition(".")[0]
     return NAMESPACES.index(prefix) if prefix in NAMESPACES else len(NAMESPACES)
 

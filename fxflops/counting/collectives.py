@@ -1,14 +1,15 @@
-"""Collectives: the bytes that a process sends and receives in each, and their sums by module, operation and group.
+"""Compute the bytes that a process sends and receives in each collective, and sums of these bytes by module, operation and group.
 
-The bytes are the minimum over algorithms, e.g. a ring's for a sum; nccl-tests' bus bandwidth is these bytes per second
-(https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md). With n processes,
+The bytes are the minimum over all algorithms; e.g. for a sum, the ring algorithm reaches the minimum. The bus bandwidth that
+nccl-tests prints is these bytes per second (https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md). With n processes:
 
-- an all_gather, a reduce_scatter and an all_to_all of S bytes (S: the gathered result, or each process's input) each send and
-  receive (n-1)/n of S, an all_reduce twice that;
-- the root of a broadcast or scatter sends the bytes that the others receive; the root of a reduce or gather receives the bytes
-  that they send.
+- In an all_gather, a reduce_scatter or an all_to_all, a process sends and receives (n-1)/n of S bytes. S is the size of the gathered
+  result of an all_gather, and the size of a process's input otherwise. An all_reduce transfers twice as many bytes as a
+  reduce_scatter.
+- The root of a broadcast or a scatter sends the bytes that the other processes receive. The root of a reduce or a gather receives
+  the bytes that the other processes send.
 
-A transport may send more: a broadcast may be relayed by other processes, Gloo and trees round up.
+A real transport may send more bytes: other processes may relay a broadcast, and Gloo and tree algorithms round sizes up.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ class Transfer(NamedTuple):
 
 
 class Collective(NamedTuple):
-    """The calls of one collective in one module and phase, over one group.
+    """The calls of one collective operation in one module, phase and process group.
 
-    ``group`` is the mesh dimension, or another description of the group, with ``ranks`` processes (None if unknown).
-    ``sent`` and ``received`` are this process's bytes, None if unknown; ``seconds`` is the time until the calls return, when
-    bytes may still be in flight.
+    ``group`` is the name of the mesh dimension, or another description of the group. ``ranks`` is the number of processes in the
+    group, None if unknown. ``sent`` and ``received`` are the bytes of this process, None if unknown. ``seconds`` is the time until
+    the calls return; an asynchronous transfer may end later.
     """
 
     path: str
@@ -56,22 +57,22 @@ class Collective(NamedTuple):
 
 
 def collectives(counted: Iterable[Counted]) -> list[Collective]:
-    """Return a row for each collective of each module and phase, in run order."""
+    """Return a row for each collective in each module and phase, in run order."""
     return _summed(_row_of(each.call) for each in counted if each.rule == COMMUNICATION)
 
 
 def by_group(rows: Iterable[Collective]) -> list[Collective]:
-    """Return the sums of rows over modules and phases."""
+    """Sum the rows over modules and phases."""
     return _summed(row._replace(path="", phase="") for row in rows)
 
 
 def transferred(rows: Sequence[Collective]) -> tuple[int | None, int | None]:
-    """Return the bytes sent and received in all rows; None if a row's are unknown."""
+    """Return the bytes sent and the bytes received in all rows. A sum is None if the bytes of a row are unknown."""
     return known_sum(row.sent for row in rows), known_sum(row.received for row in rows)
 
 
 def sent_by_group(rows: Iterable[Collective]) -> dict[str, int | None]:
-    """Return the bytes sent in each group; None if a collective's are unknown."""
+    """Return the bytes sent in each group; None for a group with a collective whose bytes are unknown."""
     return {group: known_sum(sizes) for group, sizes in grouped((row.group, row.sent) for row in rows).items()}
 
 
@@ -89,7 +90,7 @@ def _row_of(call: Call) -> Collective:
 
 
 def _summed(rows: Iterable[Collective]) -> list[Collective]:
-    """Return the sums of rows with the same key, in order of first appearance."""
+    """Add up rows with the same key. The result is in order of first appearance."""
     sums: dict[tuple[Any, ...], Collective] = {}
     for row in rows:
         sums[row.key] = sums[row.key].plus(row) if row.key in sums else row
@@ -101,24 +102,24 @@ def _bytes(value: Any) -> int:
 
 
 def _operands(call: Call) -> list[int]:
-    """Return the bytes of the first two arguments and the result, as far as these are tensors."""
+    """Return the sizes in bytes of the first two arguments and the result, omitting values without tensors."""
     first, second = (*call.args, (), ())[:2]
     return [nbytes for value in (first, second, call.out) if (nbytes := _bytes(value))]
 
 
 def _gathered(call: Call, n: int, rank: int) -> Transfer:
-    """Return the bytes of an all_gather or a reduce_scatter: the other processes' parts, in and out."""
+    """Return the bytes of an all_gather or a reduce_scatter. A process sends and receives the size of the other processes' parts."""
     operands = _operands(call)
     return Transfer(*2 * (max(operands, default=0) - min(operands, default=0),))
 
 
 def _reduced(call: Call, n: int, rank: int) -> Transfer:
-    """Return the bytes of an all_reduce: a reduce_scatter, then an all_gather."""
+    """Return the bytes of an all_reduce, which is a reduce_scatter followed by an all_gather."""
     return Transfer(*2 * (math.ceil(2 * (n - 1) * _bytes(call.args[0]) / n),))
 
 
 def _exchanged(call: Call, n: int, rank: int) -> Transfer:
-    """Return the bytes of an all_to_all to and from the other processes."""
+    """Return the bytes that an all_to_all sends to and receives from the other processes."""
     sent, out = (call.args[1], call.args[0]) if call.op.startswith("alltoall") else (call.args[0], call.out)
     splits: Any = ((), ())
     if call.op == "alltoall_base":
@@ -129,7 +130,7 @@ def _exchanged(call: Call, n: int, rank: int) -> Transfer:
 
 
 def _others(value: Any, splits: tuple[int, ...], n: int, rank: int) -> int:
-    """Return the bytes of a tensor, or of a list of tensors per process, without this process's part."""
+    """Return the size in bytes of a tensor (or of a list with a tensor per process) without the part of this process."""
     parts = [spec.nbytes for spec in specs_in(value)]
     all_bytes = sum(parts)
     if len(parts) == n > 1:
@@ -138,7 +139,7 @@ def _others(value: Any, splits: tuple[int, ...], n: int, rank: int) -> int:
 
 
 def _from_root(call: Call, n: int, rank: int) -> Transfer:
-    """Return the bytes of a broadcast or a scatter; a scatter's first argument is one process's part."""
+    """Return the bytes of a broadcast or a scatter. The first argument of a scatter has the size of one process's part."""
     nbytes = _bytes(call.args[0])
     if rank != _root(call):
         return Transfer(0, nbytes)
@@ -146,7 +147,7 @@ def _from_root(call: Call, n: int, rank: int) -> Transfer:
 
 
 def _to_root(call: Call, n: int, rank: int) -> Transfer:
-    """Return the bytes of a reduce or a gather, to which every process contributes equally."""
+    """Return the bytes of a reduce or a gather. Every process contributes the same number of bytes."""
     nbytes = _bytes(call.args[1] if call.op.startswith("gather") else call.args[0])
     if rank != _root(call):
         return Transfer(nbytes, 0)
@@ -154,7 +155,7 @@ def _to_root(call: Call, n: int, rank: int) -> Transfer:
 
 
 def _root(call: Call) -> int:
-    """Return the rank of the root: a collective's first int argument."""
+    """Return the rank of the root process, which is the collective's first int argument."""
     return next(value for value in call.args if type(value) is int)
 
 

@@ -1,4 +1,4 @@
-"""A counted run: a run with the cost of each call, and the sums that several views need."""
+"""A counted run: a run with the cost of each call. Sums that several views need are computed here."""
 
 from __future__ import annotations
 
@@ -19,21 +19,24 @@ from .uncounted import Missing, missing_in
 class CountedRun:
     """A run, the cost of each of its calls, and the names of the counting rules.
 
-    Every figure of a report follows from these four fields. Sums that several views need are properties and methods here,
-    computed on first use; all others are functions, e.g. in :mod:`fxflops.counting.totals`.
+    All numbers of a report are computed from these four fields. Sums that several views need are properties and methods here,
+    computed on first use. Other sums are computed by functions, e.g. in :mod:`fxflops.counting.totals`.
     """
 
     run: Run
     counted: tuple[Counted, ...]
-    """The run's calls in order, then the modules' charges if the convention charges modules."""
+    """The run's calls in order. If the convention charges modules (as thop does), these charges follow the calls."""
     convention: str = "fxflops"
     attention: str = "dense"
     _items_by_phase: dict[str, list[Item]] = field(default_factory=dict, init=False, repr=False)
     _modules_by_phase: dict[str, dict[str, ModuleRow]] = field(default_factory=dict, init=False, repr=False)
 
     def items(self, phase: str) -> list[Item]:
-        """Return every counted call of a phase, and items for other time: ``(no op)`` for each node without calls, ``(host)``
-        for the time between the operations of a profiled block."""
+        """Return an item for every counted call of a phase, and items for time outside calls.
+
+        The item ``(no op)`` is the time of a graph node without calls. The item ``(host)`` is the time between the operations
+        of a profiled block.
+        """
         items = self._items_by_phase.get(phase)
         if items is None:
             items = items_of([counted for counted in self.counted if counted[0].phase in PARTS[phase]])
@@ -45,7 +48,7 @@ class CountedRun:
         return items
 
     def modules(self, phase: str) -> dict[str, ModuleRow]:
-        """Return each module's total and own sums in a phase, by path; 0 if the phase has no calls."""
+        """Return a row for each module in a phase, by path. If the phase has no calls, all sums are 0."""
         rows = self._modules_by_phase.get(phase)
         if rows is None:
             module_calls = Counter([scope.path for scope in self.run.scopes])
@@ -55,7 +58,7 @@ class CountedRun:
 
     @cached_property
     def forward(self) -> Sums:
-        """The sums of all calls of the forward."""
+        """The sums over all calls of the forward pass."""
         return together([item.sums for item in self.items(PHASES[0])])
 
     @cached_property
@@ -71,30 +74,30 @@ class CountedRun:
 
     @cached_property
     def step_times(self) -> dict[str, StepTime]:
-        """The seconds of each step of a profiled block, by its name."""
+        """The times of each step of a profiled block, by the step's name."""
         return step_times(self.run, self.counted)
 
     @cached_property
     def remarks(self) -> dict[Counted, str]:
-        """Remarks on calls: a lookup whose index is out of range."""
+        """Remarks by call. The only remark so far: the index of a lookup is outside the table."""
         return {counted: text for counted in self.counted if (text := absent_row(counted.call))}
 
     # Names and titles
 
     @cached_property
     def provenance(self) -> str:
-        """The origin of the figures on one line: the requested name, versions, date and machine."""
+        """One line on where the numbers are from: the name by which the model was requested, versions, date and machine."""
         return self.run.environment.provenance
 
     @property
     def name(self) -> str:
-        """The model's class name, with the name it was requested by: "ResNet (timm:resnet18)"."""
+        """The model's class name, followed by the name under which the model was requested, e.g. "ResNet (timm:resnet18)"."""
         requested = self.run.environment.asked
         return f"{self.run.model} ({requested})" if requested else self.run.model
 
     @property
     def title(self) -> str:
-        """The title of a column of the convention's counts."""
+        """The title of a table column with the convention's counts, e.g. "FLOPs"."""
         return title_of(self.convention)
 
     @cached_property
@@ -103,5 +106,5 @@ class CountedRun:
 
     @property
     def rules(self) -> str:
-        """The convention and, if the model has attention, how it is counted: "convention fxflops, attention dense"."""
+        """The convention and, if the model has attention, how attention is counted, e.g. "convention fxflops, attention dense"."""
         return f"convention {self.convention}" + (f", attention {self.attention}" if self.has_attention else "")

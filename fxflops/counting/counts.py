@@ -1,4 +1,4 @@
-"""Count the calls of a run by formulas, which read only specs, so that another convention needs no second run."""
+"""Count the calls of a run by formulas. Formulas read only specs, so counting under another convention needs no second run."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ from .module_charges import NOT_COUNTED, as_tool_sees
 from .uncounted import NO_FORMULA, check_counts_operators
 
 LEAST = "least"
-"""How bounds count attention: like "exact", but with no pairs if a mask could not be read."""
-UNKNOWN_PAIRS = 'the attention mask was not read: count(..., attention="exact") or analyze() reads it'
+"""How bounds count attention: like "exact", but a mask whose values could not be read is counted as allowing no pairs."""
+UNKNOWN_PAIRS = (
+    'the values of the attention mask are unknown: use count(..., attention="exact") or analyze() to read them'
+)
 
 
 def count_calls(
@@ -41,14 +43,14 @@ def count_calls(
     attribute_functions: Collection[tuple[str, Any]] = (),
     users: Mapping[int, Counted] | None = None,
 ) -> tuple[Counted, ...]:
-    """Return each call with its cost under the convention, or with the reason why it has none.
+    """Return each call with its cost under the convention, or with the reason why the call has no cost.
 
-    ``module_at(path)`` returns a module, for user formulas that read its attributes. ``scopes`` are the module calls; if the
-    convention charges modules, calls of modules with children follow as separate calls. ``attribute_functions`` are functions
-    stored as modules' attributes, each with the module's path. ``users`` are counts to reuse, by the index of their call: counts by user
-    formulas that a saved report does not contain.
+    ``module_at(path)`` returns a module, for user formulas that read the module's attributes. ``scopes`` are the module calls.
+    If the convention charges modules with children, these charges are added at the end as separate calls.
+    ``attribute_functions`` are functions stored as modules' attributes, each with the module's path. ``users`` maps the index of
+    a call to a count to reuse: a saved report has the counts by user formulas, but not the formulas.
 
-    Raises FormulaError if a formula of the user's does not fit its call. If one of ours does not, the call has no cost.
+    Raises FormulaError if a user's formula does not fit its call. If a formula of fxflops does not fit, the call has no cost.
     """
     reused = {
         i: each._replace(count=_users_count(each.count, each.call.operation, convention))
@@ -74,16 +76,16 @@ def count_run(
     attention: str,
     users: Mapping[int, Counted],
 ) -> tuple[Counted, ...]:
-    """Return the counts of a run, as :func:`count_calls` does; warn about user formulas that matched no call.
+    """Return the counts of a run, as :func:`count_calls` does. Warn about user formulas that matched no call.
 
-    Raises InputError for a convention that counts none of the operators of a trace.
+    Raises InputError for a convention that counts no operator of a profiler trace.
     """
-    # Only a tool that patches functions by name misses functions stored as modules' attributes.
+    # Only tools that patch functions by name miss functions stored as modules' attributes (self.act = F.gelu).
     attribute_functions: Collection[tuple[str, Any]] = ()
     if convention.by_name:
         attribute_functions = {(module.path, function) for module in run.modules for function in module.keeps}
     counted = count_calls(run.calls, convention, registry, module_at, attention, run.scopes, attribute_functions, users)
-    if run.params is None:  # a trace
+    if run.params is None:  # a profiler trace
         check_counts_operators(convention.name, counted)
     for sentence in unused_formula_warnings(counted, registry, convention):
         warn(sentence)
@@ -98,10 +100,10 @@ def users_counts(
     attention: str,
     users: Mapping[int, Counted],
 ) -> dict[int, Counted]:
-    """Return the counts by user formulas under the base convention, by the index of the call.
+    """Return the counts made by user formulas under the base convention, by the index of the call.
 
-    ``counted`` are the counts under the base convention, None if not yet computed; ``users`` are counts by user formulas
-    that the report was loaded with.
+    ``counted`` are all counts under the base convention; None if not yet computed. ``users`` are the counts by user formulas
+    that were loaded from the report's file.
     """
     indices = [i for i, call in enumerate(calls) if i not in users and is_users(call, registry)]
     if indices and counted is None:
@@ -111,19 +113,19 @@ def users_counts(
 
 @dataclass
 class _Counts:
-    """The counts of a run's calls, computed once per operation."""
+    """Count a run's calls. Each distinct operation is counted once."""
 
     convention: Convention
     registry: FormulaRegistry
     module_at: Callable[[str], nn.Module]
     attention: str
     count_of: dict[Operation, tuple[Operation, Count]] = field(default_factory=dict)
-    """By operation: the operation as it is counted, e.g. without its mask, and its count."""
+    """Maps an operation to the operation that was counted in its place (e.g. without the mask), and to its count."""
     rows: dict[Any, Formula] = field(default_factory=dict)
-    """The convention's rows that were used, as formulas."""
+    """The convention's rows used so far, as formulas."""
 
     def of_all(self, calls: Iterable[Call]) -> list[Counted]:
-        """Return calls with their counts. A fast path serves calls of known operations, which most are."""
+        """Return calls with their counts. Most calls repeat an operation that was already counted; a fast path serves these calls."""
         get, no_count = self.count_of.get, (None, None)
         make_tuple = tuple.__new__  # skips NamedTuple's __new__
         return [
@@ -146,12 +148,12 @@ class _Counts:
         return tuple.__new__(Counted, (call if operation is call[0] else call._replace(operation=operation), count))
 
     def computes(self, operation: Operation) -> bool:
-        """Return whether an operation computes anything, i.e. is not declared to cost nothing."""
+        """Return whether an operation computes anything. False if the operation is declared to cost nothing."""
         entry = entry_of(operation, self.registry)
         return entry is None or not entry.reason
 
     def _row(self, operation: Operation, entry: Formula) -> Formula | None:
-        """Return the convention's row for an operation as a formula, or None."""
+        """Return the convention's row for an operation, as a formula; None if the convention has no row for the operation."""
         key = _key_of(operation, self.convention.rows)
         if key is not None and key not in self.rows:
             row = entry_for([key], self.convention.rows[key], entry.op)
@@ -164,19 +166,25 @@ class _Counts:
             if tool_formula is not None:
                 return self._registered(tool_formula, operation, entry, path)
         if isinstance(operation.target, str) and operation.target == NO_ARGUMENTS:
-            return Count(None, "", "the trace does not show its arguments: torch 2.1 and later do")
-        if entry is None:
-            is_description = isinstance(operation.target, str)  # the observer could only describe the call
             return Count(
-                None, "", "what it computed was not observed" if is_description else f"{NO_FORMULA} for {operation.op}"
+                None, "", "the trace does not show the call's arguments: record the trace with torch 2.1 or later"
+            )
+        if entry is None:
+            is_description = isinstance(operation.target, str)  # the observer has only a description of the call
+            return Count(
+                None,
+                "",
+                "the observer did not see what this call computed"
+                if is_description
+                else f"{NO_FORMULA} for {operation.op}",
             )
         if entry.reason == ESCAPE:
-            return Count(None, "", "its data leaves torch; what is computed from it there is not counted")
-        # A mask without values was not read: there is no exact count, and the lower bound is a mask that leaves no pairs.
+            return Count(None, "", "its data leaves torch; computations outside torch are not counted")
+        # If a mask's values are unknown, there is no exact count. For a lower bound, assume that the mask allows no pairs.
         needs_pairs = operation.op in ATTENTIONS and self.attention != "dense" and pairs_in(operation.out) is None
         arguments = entry, operation.target, operation.args, operation.kwargs
         if needs_pairs and not leaves_all(*arguments):
-            # A causal mask's pairs follow from the shapes.
+            # For a causal mask, the shapes determine the number of pairs.
             pairs = causal_pairs(*arguments, operation.out)
             if pairs is None and self.attention == LEAST:
                 pairs = 0
@@ -203,7 +211,7 @@ class _Counts:
         return count if entry.is_ours else _users_count(count, operation, convention)
 
     def _registered(self, formula: FormulaFunction, operation: Operation, entry: Formula | None, path: str) -> Count:
-        """Return the count by a formula registered with the convention's own tool; MACs are from our formula."""
+        """Return the count by a formula that was registered with the convention's tool. The MACs are from fxflops's formula."""
         tensors = [*operation.inputs(), *specs_in(operation.out)]
         ours = Cost() if entry is None else self._cost(entry, operation, tensors, path)
         cost = apply(Formula(operation.op, formula), operation, None, path)
@@ -216,8 +224,11 @@ class _Counts:
 
 
 def _users_count(count: Count, operation: Operation, convention: Convention) -> Count:
-    """Return a user formula's count in the unit of a convention. Tools that count MACs take its stated MACs, or, without any,
-    the number it returns; our own MACs convention takes only stated MACs."""
+    """Return a user formula's count in the unit of a convention.
+
+    For the convention of a tool that counts MACs, the result is the MACs that the formula states; if the formula states no
+    MACs, the result is the number that the formula returns. fxflops's own MACs convention uses only stated MACs.
+    """
     cost = count.cost
     if cost is None or convention.name not in IN_MACS or not (cost.macs or convention is BASE_MACS):
         return count
@@ -229,15 +240,15 @@ def _reads_module(entry: Formula | None, operation: Operation) -> bool:
 
 
 def is_users(call: Call | Scope, registry: FormulaRegistry) -> bool:
-    """Return whether a user formula counts this call of an operation or a module."""
+    """Return whether this call of an operation or a module is counted by a user formula."""
     entry = entry_of(call.operation, registry)
     return entry is not None and not entry.is_ours
 
 
 def unused_formula_warnings(counted: Iterable[Counted], registry: FormulaRegistry, convention: Convention) -> list[str]:
-    """Return warnings for user formulas that counted nothing because their op was called by another spelling.
+    """Return warnings for user formulas that counted nothing because the code calls the op by another name.
 
-    Rows of a user's convention for unknown ops get a warning too.
+    Also return a warning for each row of a user's convention whose op is unknown.
     """
     formulas = {**registry.users(), **_users_rows(registry, convention)}
     if not formulas:
@@ -252,21 +263,21 @@ def unused_formula_warnings(counted: Iterable[Counted], registry: FormulaRegistr
     unused = {entry.function: (key, op) for key, (entry, op) in formulas.items() if id(entry.function) not in used}
     ops = {entry.op for _, entry in registry.items()} | {each.call.op for each in counted}
     unknown_rows = [
-        f"the row for {op!r} counts nothing: no op of that name is known{did_you_mean(op, ops)}"
+        f"the row for {op!r} counts nothing: the op {op!r} is unknown{did_you_mean(op, ops)}"
         for key, (_, op) in formulas.items()
         if isinstance(key, str) and op == key and op not in ops
     ]
     return unknown_rows + [
-        f"the formula for {_spelled(key)} counted nothing: {op} is called here as "
+        f"the formula for {_spelled(key)} counted nothing: the code calls {op} as "
         + ", ".join(f"{spelling} x{calls}" for spelling, calls in calls_by_spelling[op].items())
-        + "; a formula for that counts it"
+        + "; register the formula for this name"
         for key, op in unused.values()
         if op in calls_by_spelling and _spelled(key) not in calls_by_spelling[op]
     ]
 
 
 def _users_rows(registry: FormulaRegistry, convention: Convention) -> dict[Any, tuple[Formula, str]]:
-    """Return the user's rows in a convention by key, each with the name of its op."""
+    """Return a convention's rows that the user wrote, by key. Each row comes with the name of the row's op."""
     rows = {key: entry_for([key], row, "") for key, row in convention.rows.items() if not Formula("", row).is_ours}
     return {
         key: (row, key if isinstance(key, str) else getattr(_entry_at(key, registry), "op", ""))
@@ -279,7 +290,7 @@ def _is_operator(target: Any) -> bool:
 
 
 def _spelled(target: Any) -> str:
-    """Return a target as written in code: ``torch.nn.Linear``, ``torch.nn.functional.linear``, ``aten::linear``."""
+    """Return a target's name as written in code, e.g. ``torch.nn.Linear``, ``torch.nn.functional.linear``, ``aten::linear``."""
     if isinstance(target, type) and target in vars(nn).values():
         return f"torch.nn.{target.__name__}"
     name = target if isinstance(target, str) else name_of(target)
@@ -287,7 +298,7 @@ def _spelled(target: Any) -> str:
 
 
 def entry_of(operation: Operation, registry: FormulaRegistry) -> Formula | None:
-    """Return the formula that counts an operation, or None."""
+    """Return the formula that counts an operation; None if no formula is registered for the operation."""
     return _entry_at(operation.target, registry)
 
 
@@ -296,7 +307,10 @@ def _entry_at(target: Any, registry: FormulaRegistry) -> Formula | None:
 
 
 def _key_of(operation: Operation, rows: Mapping[Any, FormulaFunction]) -> Any:
-    """Return the key of a convention's row for an operation: its spelling, the class whose forward runs, or its op; or None."""
+    """Return the key under which a convention's row counts an operation; None if the convention has no row for the operation.
+
+    The key is the module class whose forward runs, the called function, or the op's name.
+    """
     for cls in operation.target.__mro__ if rows and isinstance(operation.target, type) else ():
         if cls in rows:
             return cls
@@ -309,7 +323,7 @@ def _key_of(operation: Operation, rows: Mapping[Any, FormulaFunction]) -> Any:
 def _applied(
     entry: Formula, operation: Operation, module: nn.Module | None, tensors: Iterable[Spec], path: str
 ) -> Cost:
-    """Return the cost of an operation on these tensors; for nested tensors, the sum over their parts."""
+    """Return the cost of an operation on these tensors. For nested tensors, return the sum over the nested tensors' parts."""
     counts = [len(spec.facts["parts"]) for spec in tensors if spec.facts and "parts" in spec.facts]
     if not counts:
         return apply(entry, operation, module, path)
@@ -321,7 +335,7 @@ def _applied(
 
 
 def _part(value: Any, i: int) -> Any:
-    """Return a value with each nested tensor's spec replaced by its i-th part."""
+    """Return a value in which each nested tensor's spec is replaced by the spec of the tensor's i-th part."""
     if isinstance(value, Spec):
         return value.facts["parts"][i] if "parts" in value.facts else value
     if isinstance(value, tuple):
@@ -332,7 +346,7 @@ def _part(value: Any, i: int) -> Any:
 
 
 def weighed(cost: Cost, operation: Operation, tensors: Iterable[Spec]) -> Cost:
-    """Return the cost in real operations, of which a complex operation has several. ``tensors`` are the operation's."""
+    """Return the cost in real operations. A complex operation takes several real ones. ``tensors`` are the operation's tensors."""
     if True not in [spec.dtype.is_complex for spec in tensors] or not is_complex(operation):
         return cost
     return Cost(*map(operator.mul, cost, COMPLEX))

@@ -1,4 +1,4 @@
-"""Count attention as if it had no mask, and its gradients only for the pairs that a mask leaves."""
+"""Count attention as if it had no mask, and count its gradients only for the query-key pairs that the mask allows."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from ..records.pairs import ATTENTIONS, SHARE, fact_in, pairs_in, with_facts
 
 
 def without_mask(operation: Operation) -> Operation:
-    """Return an attention operation without the fact ``pairs``, so that its formula counts all pairs."""
+    """Return the attention operation without its fact ``pairs``, so that the formula counts all query-key pairs."""
     if operation.op not in ATTENTIONS or pairs_in(operation.out) is None:
         return operation
     return operation._replace(out=with_facts(operation.out, pairs=None))
 
 
 def scaled_to_pairs_left(cost: Cost, operation: Operation) -> Cost:
-    """Return the cost of an operation that computes attention's gradients, only for the pairs that the mask left.
+    """Return the cost of an operation that computes attention's gradients, for the query-key pairs that the mask allows.
 
-    The fact :data:`~fxflops.records.pairs.SHARE` of its result has their number. A sum over pairs keeps all its outputs: each
-    is a sum of k products with k - 1 adds, whatever number of pairs is left.
+    The result's fact :data:`~fxflops.records.pairs.SHARE` has the number of these pairs. An operation that sums over pairs has
+    the same number of outputs with any mask. An output that sums k products takes k - 1 additions.
     """
     share = fact_in(operation.out, SHARE)
     if share is None:
@@ -25,7 +25,7 @@ def scaled_to_pairs_left(cost: Cost, operation: Operation) -> Cost:
     left, pairs, sums_over_pairs = share
     if left == pairs:
         return cost
-    # Rounded up, since each summed output has one add fewer than products.
+    # Round up, because each output of a sum has one addition fewer than products.
     cost_per_pair = Cost(*(-(-part // pairs) for part in cost))
     if cost.macs and sums_over_pairs:
         cost_per_pair = cost_per_pair._replace(adds=cost.macs // pairs)

@@ -1,4 +1,4 @@
-"""Adapt calls to what another tool sees: tools with module hooks charge modules, tools that patch functions miss some."""
+"""Adapt calls to what another tool sees. A tool with module hooks charges modules; a tool that patches functions misses some calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..records import OPERATOR, SCRIPT, UNSEEN, Call, Cost, Count, Counted, Oper
 NOT_COUNTED = "not counted"
 
 Rules = Callable[[type], "ModuleRule | None"]
-"""A function that returns the rule of a module class, None for a class unknown to the tool."""
+"""A function that returns the rule for a module class; None if the tool does not know the class."""
 
 
 def as_tool_sees(
@@ -25,11 +25,11 @@ def as_tool_sees(
     computes: Callable[[Operation], bool],
     is_operator: Callable[[Any], bool],
 ) -> Sequence[Counted]:
-    """Return the calls as the convention's tool sees them, and the modules that it charges as separate calls.
+    """Return the calls as the convention's tool sees them. If the tool charges modules, these charges are added as separate calls.
 
-    ``attribute_functions`` are functions stored as modules' attributes, each with the module's path. ``users`` are the ``id()``
-    of user formulas, to which no charge is added. ``computes`` says whether an operation computes anything, ``is_operator`` whether a
-    target is in ``torch.ops``.
+    ``attribute_functions`` are functions stored as modules' attributes, each with the module's path. ``users`` has the ``id()``
+    of each user formula; calls counted by user formulas are not charged. ``computes(operation)`` returns whether an operation
+    computes anything. ``is_operator(target)`` returns whether a target is in ``torch.ops``.
     """
     if convention.operators != ALL:
         counted = _without_unseen_operators(counted, convention, users, computes, is_operator)
@@ -51,8 +51,10 @@ def _without_unseen_operators(
     computes: Callable[[Operation], bool],
     is_operator: Callable[[Any], bool],
 ) -> Sequence[Counted]:
-    """Return the calls, with operators that the tool does not see counted as 0 if they are part of a function's call, and as
-    missing otherwise."""
+    """Return the calls without counts for operators that the tool does not see.
+
+    An operator that a torch function called is counted as 0, any other operator as missing.
+    """
     sees_called = convention.operators == CALLED
     missing = {
         origin: per_operation(_missing(f"{convention.name} does not see {what}"))
@@ -73,10 +75,10 @@ def _without_unseen_operators(
 
 
 UNSEEN_OPERATORS = {
-    OPERATOR: "operators that the model's own code calls, as a program of torch.export or make_fx does",
-    SCRIPT: "what TorchScript and other compiled code calls",
+    OPERATOR: "operators that the model's code calls directly, e.g. in a program made by torch.export or make_fx",
+    SCRIPT: "operators that TorchScript or other compiled code calls",
 }
-"""Descriptions, by origin, of operators that no torch function calls."""
+"""Maps the origin of operators that no torch function called to a description of these operators."""
 
 
 def _missing(why: str) -> Callable[[Counted], Count]:
@@ -88,7 +90,7 @@ def _uncounted(each: Counted) -> Count:
 
 
 def _without(counted: Iterable[Counted], is_unseen: Callable[[Counted], bool]) -> list[Counted]:
-    """Return the calls, with calls that the tool does not see counted as 0."""
+    """Return the calls. Calls that the tool does not see are counted as 0."""
     uncounted = per_operation(_uncounted)
     return [each._replace(count=uncounted(each)) if is_unseen(each) else each for each in counted]
 
@@ -96,9 +98,9 @@ def _without(counted: Iterable[Counted], is_unseen: Callable[[Counted], bool]) -
 def _charged(
     counted: Sequence[Counted], scopes: Iterable[Scope], rule_of: Rules, users: Collection[int]
 ) -> list[Counted]:
-    """Return the calls with the charges of their modules; a leaf's charge is added to the cost of its call.
+    """Return the calls with their modules' charges. A leaf module's charge is added to the cost of the module's call.
 
-    A module that was only timed has no charge, since its shapes are unknown.
+    A module that was only timed is not charged, because its shapes are unknown.
     """
     timed = {each.call.path for each in counted if each.call.op == UNSEEN}
     rules = ((scope, rule_of(scope.cls)) for scope in scopes if scope.path not in timed)
@@ -117,7 +119,7 @@ def _charged(
             if id(call.rule) not in users:
                 call = Counted(call.call, Count(call.cost.plus(Cost(others=charge)), rule, integer=call.count.integer))
         charged_calls.append(call)
-    # What is left: modules without a call of their own, and calls that no formula counts.
+    # The remaining charges are for modules that have no call, or whose call no formula counts.
     for scope, rule, charge in chain.from_iterable(charges.values()):
         module_call = Call(scope.operation._replace(op=scope.cls.__name__), scope.path)
         charged_calls.append(Counted(module_call, Count(Cost(others=charge), rule)))

@@ -1,4 +1,4 @@
-"""Sum the counted calls by module path, operator and dtype. Sums come from calls, never from ``children()``."""
+"""Sum the counted calls by module path, operator or dtype. The sums are computed from calls, never from ``children()``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ K = TypeVar("K")
 
 
 class Sums(NamedTuple):
-    """The sums of a set of calls. ``seconds`` is None if nothing was timed; ``missing`` is the number without a cost."""
+    """The sums of a set of calls. ``seconds`` is None if no call was timed. ``missing`` is the number of calls without a cost."""
 
     calls: int = 0
     flops: int = 0
@@ -37,8 +37,11 @@ class Item(NamedTuple):
 
 
 class ModuleRow(NamedTuple):
-    """One module: ``total`` sums its subtree, ``own`` the operations directly in it. ``calls`` is how often the module was called;
-    ``params`` is None if unknown; ``frozen`` of these parameters require no gradients."""
+    """One module. ``total`` sums the operations in the module's subtree; ``own`` sums the operations directly in the module.
+
+    ``calls`` is how often the module was called. ``params`` is the subtree's number of parameters, None if unknown; ``frozen``
+    is the number of these parameters that require no gradient.
+    """
 
     path: str
     cls: str
@@ -69,7 +72,7 @@ class ModuleRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class OperatorRow:
-    """One operator (or dtype): ``total`` and ``own`` are the same sums."""
+    """The sums of one operator or dtype. ``own`` equals ``total``."""
 
     key: str
     calls: int
@@ -101,8 +104,8 @@ def _sums_text(sums: Sums) -> str:
 
 
 def items_of(counted: Iterable[Counted]) -> list[Item]:
-    """Return an item for each counted call. Activations are the output elements of contractions (fvcore's definition)."""
-    # For speed: tuple.__new__ makes a NamedTuple in a third of the time, and equal operations share an item.
+    """Return an item for each counted call. Activations are the output elements of calls with MACs, as in fvcore."""
+    # Fast path: tuple.__new__ makes a NamedTuple three times as fast, and equal operations share an item.
     items, untimed, make_tuple = list[Item](), dict[Any, Item](), tuple.__new__
     for each in counted:
         (operation, path, _, _, seconds, _, _), count = each
@@ -125,7 +128,7 @@ def _untimed_item(counted: Counted) -> Item:
 
 
 def together(sums: Sequence[Sums]) -> Sums:
-    """Return the sum of sums; ``seconds`` is None only if all are None."""
+    """Add several sums into one. ``seconds`` is None only if no sum has a time."""
     if len(sums) < 2:
         return sums[0] if sums else ZERO
     calls, flops, macs, int_ops, activations, seconds, missing = zip(*sums, strict=True)
@@ -145,12 +148,12 @@ def sums_of(pairs: Iterable[tuple[K, Sums]]) -> dict[K, Sums]:
 def by_module(
     items: Iterable[Item], modules: Iterable[Module], module_calls: Mapping[str, int]
 ) -> dict[str, ModuleRow]:
-    """Return a row for each module of the model, called or not, by path."""
+    """Return a row for each module of the model, by path. Modules that were not called have a row, too."""
     all_modules = list(modules)
     own_by_path = sums_of([(path, sums) for path, _, _, sums in items])
     sums_inside: dict[str, list[Sums]] = {}
     paths = {module.path for module in all_modules}
-    for path in own_by_path.keys() - paths:  # a removed module's sums go to its nearest existing ancestor
+    for path in own_by_path.keys() - paths:  # the module was removed: add its sums to the nearest ancestor that exists
         ancestor = path
         while ancestor not in paths:
             ancestor = ancestor.rpartition(".")[0]
@@ -158,7 +161,7 @@ def by_module(
     params: dict[str, int] = {}
     frozen_below: dict[str, int] = {}
     rows, make_tuple = [], tuple.__new__
-    for module in reversed(all_modules):  # children first: they come after their parents
+    for module in reversed(all_modules):  # children before their parents
         path, cls, own_params, _, frozen_params = module
         own_sums, child_sums = own_by_path.get(path, ZERO), sums_inside.get(path)
         total = (
@@ -179,14 +182,14 @@ def by_module(
 
 
 def by_operator(items: Iterable[Item], key: Callable[[Item], str] = lambda item: item.op) -> dict[str, OperatorRow]:
-    """Return a row for each operator, or for another ``key`` of the items, most FLOPs first."""
+    """Return a row for each operator, most FLOPs first. Another ``key`` groups the items by another property, e.g. the dtype."""
     sums = sums_of((key(item), item.sums) for item in items)
     rows = [OperatorRow(name, total.calls, total) for name, total in sums.items()]
     return {row.key: row for row in sorted(rows, key=lambda row: -row.total.flops)}
 
 
 def by_module_and_operator(items: Iterable[Item], modules: Iterable[Module]) -> dict[str, dict[str, OperatorRow]]:
-    """Return for each module path a row for each operator of its subtree."""
+    """Return, by module path, a row for each operator in the module's subtree."""
     rows: dict[str, dict[str, OperatorRow]] = {module.path: {} for module in modules}
     own = sums_of(((item.path, item.op), item.sums) for item in items)
     total = sums_of(((prefix, op), sums) for (path, op), sums in own.items() for prefix in prefixes(path))
@@ -198,5 +201,5 @@ def by_module_and_operator(items: Iterable[Item], modules: Iterable[Module]) -> 
 def check_phase(phase: str) -> str:
     """Return ``phase``. Raises InputError if it is not one of :data:`~fxflops.records.PHASES`."""
     if phase not in PHASES:
-        raise InputError(f"unknown phase {phase!r}: one of {', '.join(map(repr, PHASES))}")
+        raise InputError(f"unknown phase {phase!r}; expected one of {', '.join(map(repr, PHASES))}")
     return phase

@@ -1,4 +1,4 @@
-"""The modules that formulas read: the model's own, or stand-ins if the model is gone."""
+"""Find the modules whose attributes formulas read. If the model no longer exists, stand-ins replace its modules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class SavedModule:
-    """A stand-in for a module that no longer exists: the plain attributes and tensor specs that its calls recorded."""
+    """A stand-in for a module that no longer exists, with the plain attributes and tensor specs recorded at the module's calls."""
 
     def __init__(self, path: str, settings: Mapping[str, Any]) -> None:
         self._path = path
@@ -21,21 +21,22 @@ class SavedModule:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name not in self._settings:
             raise AttributeError(
-                f"the report holds no {name!r} of the module {self._path!r}, and the model is gone: keep a reference to it, "
-                f"or give it with the file, Report.load(path, model=model)"
+                f"the report does not contain the attribute {name!r} of the module {self._path!r}, and the model no longer exists: "
+                f"keep a reference to the model, or pass the model, as in Report.load(path, model=model)"
             )
         return self._settings[name]
 
 
 def module_finder(model: Callable[[], nn.Module | None] | None, calls: Sequence[Call]) -> Callable[[str], Any]:
-    """Return a function that returns the module at a path; if the model is gone, a stand-in with the settings in ``calls``."""
+    """Return a function that maps a path to the module there. If the model no longer exists, the function returns a
+    stand-in with the attributes that ``calls`` recorded."""
     settings: dict[str, Mapping[str, Any]] = {}
 
     def module_at(path: str) -> Any:
         live_model = None if model is None else model()
         if live_model is not None:
             return live_model.get_submodule(path)
-        if not settings:  # read lazily, since few formulas read modules
+        if not settings:  # on first use only, because few formulas read modules
             settings.update({call.path: call.settings for call in calls if isinstance(call.target, type)})
         return SavedModule(path, settings.get(path, {}))
 

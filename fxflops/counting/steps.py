@@ -1,4 +1,4 @@
-"""Sums and times of a run by step: each call of the model, or each iteration of the loop, under ``profile``."""
+"""Sums and times of a run by step. Under ``profile``, a step is a call of the model or an iteration of the loop."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from ..run.outcome import Run
 from .rollup import Item, OperatorRow, Sums, items_of, together
 
 OUTSIDE = "(outside)"
-"""The step of work outside every call of the model."""
+"""The name of the step for work outside all calls of the model."""
 NO_MODEL = "(no model)"
 """The model's name in a block that was profiled without a model."""
 HOST = "(host)"
-"""The op of the time between operations: in Python, and in torch before and after a kernel."""
+"""The op for the time between operations: time in Python, and time in torch before and after a kernel."""
 NO_OPERATION = "(no op)"
-"""The op of graph nodes that make no call: an input, indexing a tuple, reading a shape."""
+"""The op for graph nodes that make no call, e.g. an input, an index into a tuple, or a shape."""
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, _ = PHASES
 TIMED = FORWARD, BACKWARD, OPTIMIZER, LOADING, BETWEEN
 LONG_RUN, TOO_FAR_APART = 0.01, 1.5
-"""In runs longer than 0.01 s, a sum of nodes that differs from the latency by more than a factor of 1.5 shows that other
-work ran on the machine. (In shorter runs the overhead per node can cause such a difference.)"""
+"""If a run takes more than 0.01 s and the sum of its nodes' times differs from the latency by more than a factor of 1.5, other
+work ran on the machine. (In a shorter run, the overhead per node can cause the same difference.)"""
 
 
 class StepTime(NamedTuple):
-    """The seconds of a step, in total and by phase, and the FLOPs of all its phases.
+    """The time of a step in seconds, in total and by phase, and the FLOPs of all phases of the step.
 
-    ``backward`` includes recomputation; ``loading`` is the time in torch's DataLoader for the step's batch; ``between`` is the
-    rest.
+    ``backward`` includes recomputation. ``loading`` is the time in torch's DataLoader for the step's batch. ``between`` is the
+    rest of the step's time.
     """
 
     seconds: float
@@ -44,7 +44,7 @@ class StepTime(NamedTuple):
 
 
 def by_step(run: Run, counted: Sequence[Counted]) -> dict[str, OperatorRow]:
-    """Return the sums of each step's phases, the forward's under the step's name; last the sums of calls outside the model."""
+    """Return a row for each phase of each step. The forward's row has the step's name. The last row is the work outside the model."""
     rows: dict[str, list[Sums]] = {}
     outside: list[Sums] = []
     items = items_of(counted)
@@ -71,9 +71,9 @@ def by_step(run: Run, counted: Sequence[Counted]) -> dict[str, OperatorRow]:
 
 
 def step_times(run: Run, counted: Sequence[Counted]) -> dict[str, StepTime]:
-    """Return the time of each step of a profiled block, by its name; {} if it was not timed.
+    """Return the time of each step of a profiled block, by the step's name; {} if the block was not timed.
 
-    A step whose call of the model was captured into a graph did not run; its time counts as outside the steps.
+    A model call that was captured into a graph did not run. The time of its step is added to the time outside the steps.
     """
     times_by_name: dict[str, list[StepTime]] = {}
     for step, indices in _regions(run, len(counted)):
@@ -87,7 +87,7 @@ def step_times(run: Run, counted: Sequence[Counted]) -> dict[str, StepTime]:
 
 
 def timing_of(run: Run, times: Mapping[str, StepTime], phase: str) -> Timing | None:
-    """Return the time of a phase: of the model's own run, or of all steps of a profiled block; None if it was not timed."""
+    """Return the time of a phase in the model's run, or in all steps of a profiled block; None if the phase was not timed."""
     if not times:
         return {FORWARD: run.latency, BACKWARD: run.backward_latency}.get(phase)
     seconds = sum(getattr(time, phase, 0.0) for time in times.values())
@@ -95,25 +95,25 @@ def timing_of(run: Run, times: Mapping[str, StepTime], phase: str) -> Timing | N
 
 
 def outside(run: Run, counted: Sequence[Counted], phase: str) -> list[Counted]:
-    """Return the calls of a phase in a profiled block outside every call of its models, e.g. for a loss or a batch."""
+    """Return the calls of a phase that a profiled block made outside its models, e.g. to compute a loss or prepare a batch."""
     in_models = {i for step in run.steps for i in step.calls}
     calls = enumerate(counted[: len(run.calls)] if run.steps else ())
     return [each for i, each in calls if i not in in_models and not each.call.path and each.call.phase in PARTS[phase]]
 
 
 def unobserved(run: Run) -> str:
-    """Return a remark if a run has no trace, or if nothing, or none of its models, was called in a block; else ""."""
+    """Return a remark if the run has no trace, if a block ran no operation, or if a block never called its model; else ""."""
     if run.trace == "no trace":
-        return f"no trace: {run.trace_reason}; the times of modules are those of a run that was observed"
-    if run.scopes or not run.steps or run.params is None:  # the last: a trace, not a block
+        return f"no trace: {run.trace_reason}; the module times are from a run that was observed"
+    if run.scopes or not run.steps or run.params is None:  # without params, the run is a profiler trace, not a block
         return ""
     if not run.calls:
-        return "nothing was observed in the block: what is to be counted must run inside it, in the same thread"
-    return "" if run.model == NO_MODEL else "the given model was never called in the block: all calls are outside it"
+        return "nothing ran in the block: call the model inside the block, in the same thread"
+    return "" if run.model == NO_MODEL else "the model was never called in the block: all calls are outside the model"
 
 
 def captured(run: Run) -> str:
-    """Return a remark on calls that were captured into a graph, "" if there are none."""
+    """Return a remark on calls that were captured into a graph; "" if no call was captured."""
     if not run.captured:
         return ""
     whose = "1 call was" if run.captured == 1 else f"{run.captured:,} calls were"
@@ -121,14 +121,14 @@ def captured(run: Run) -> str:
 
 
 def unsteady(run: Run, nodes: float | None) -> str:
-    """Return the reasons not to rely on a run's times, as text; ``nodes`` is the sum of its graph's node times."""
+    """Return the reasons why a run's times are unreliable, as text. ``nodes`` is the sum of the graph nodes' times."""
     compiled = None if run.compiled is None else run.compiled.latency
     timings = {FORWARD: run.latency, BACKWARD: run.backward_latency, "compiled": compiled}
     timed = {which: timing for which, timing in timings.items() if timing}
     labels = {which: f"{which}: " if len(timed) > 1 else "" for which in timed}
     reasons = [labels[which] + timing.unsteady for which, timing in timed.items() if timing.unsteady]
     latency = run.latency.median if run.latency else 0.0
-    # If an accelerator waits for the host, its operations take less time than the model.
+    # If an accelerator waits for the host, the sum of its operations is rightly smaller than the model's time.
     waits_for_host = any(node.host_timing is not None for node in run.nodes)
     least_ratio = 0.0 if waits_for_host else 1 / TOO_FAR_APART
     if latency > LONG_RUN and nodes and not least_ratio < nodes / latency < TOO_FAR_APART:
@@ -137,7 +137,7 @@ def unsteady(run: Run, nodes: float | None) -> str:
 
 
 def host_items(run: Run, phase: str) -> Iterator[Item]:
-    """Yield items for the time between operations: per module call in the forward, one item in any other phase."""
+    """Yield items for the time between operations: an item per module call for the forward, a single item for other phases."""
     if phase == FORWARD:
         for scope in run.scopes:
             if scope.seconds is not None:
@@ -149,7 +149,7 @@ def host_items(run: Run, phase: str) -> Iterator[Item]:
 
 
 def _regions(run: Run, end: int) -> Iterator[tuple[Step, range]]:
-    """Yield each step with the indices of all calls from its start to the next step's start."""
+    """Yield each step with the indices of all calls from the step's start to the next step's start."""
     is_one_call = not run.steps and any(not scope.path for scope in run.scopes)
     first = Step("step 1", range(end)) if is_one_call else Step(OUTSIDE, range(0))
     starts = [0, *(step.calls.start for step in run.steps), end]

@@ -1,4 +1,4 @@
-"""Totals of a counted run: FLOPs by phase, and seconds. A phase that did not run has None, never 0."""
+"""Totals of a counted run: FLOPs by phase, and times in seconds. The total of a phase that did not run is None, never 0."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .rollup import Sums
 
 
 def of_phase(counted_run: CountedRun, phase: str) -> Sums | None:
-    """Return the sums of a phase over the whole model; None if the phase has no calls."""
+    """Return the sums over all calls of a phase; None if the phase has no calls."""
     return counted_run.modules(phase)[""].total if phase in counted_run.phases else None
 
 
@@ -19,14 +19,14 @@ def flops_of(counted_run: CountedRun, phase: str) -> int | None:
 
 
 def backward_flops(counted_run: CountedRun) -> int | None:
-    """Return the FLOPs of the backward pass; None if none ran, or the convention has no rules for it."""
+    """Return the FLOPs of the backward pass. Return None if no backward pass ran, or if the convention has no rules for the backward."""
     sums = of_phase(counted_run, "backward")
-    # MACs but no FLOPs: the convention does not count the backward, which does not make it free.
+    # MACs without FLOPs: the convention does not count the backward pass, so its FLOPs are unknown, not 0.
     return None if sums is None or (sums.macs and not sums.flops) else sums.flops
 
 
 def backward_macs(counted_run: CountedRun) -> int | None:
-    """Return the multiply-accumulates of the backward pass; None if none ran."""
+    """Return the multiply-accumulates of the backward pass; None if no backward pass ran."""
     sums = of_phase(counted_run, "backward")
     return None if sums is None else sums.macs
 
@@ -37,32 +37,32 @@ def recompute_flops(counted_run: CountedRun) -> int | None:
 
 
 def training_flops(counted_run: CountedRun) -> int | None:
-    """Return the FLOPs of forward and backward; None if the backward's are None."""
+    """Return the FLOPs of forward and backward; None if :func:`backward_flops` returns None."""
     backward = backward_flops(counted_run)
     return None if backward is None else counted_run.forward.flops + backward
 
 
 def params(counted_run: CountedRun) -> int | None:
-    """Return the model's number of parameters; None for a trace, which does not show them."""
+    """Return the model's number of parameters; None for a profiler trace, because a trace does not contain parameters."""
     return None if counted_run.run.params is None else counted_run.run.params.total
 
 
 def latency(run: Run) -> float | None:
-    """Return the median seconds of the model's own forward; None if it was not timed."""
+    """Return the median time of the model's forward pass in seconds; None if the forward was not timed."""
     return None if run.latency is None else run.latency.median
 
 
 def backward_latency(run: Run) -> float | None:
-    """Return the median seconds of the backward pass of the model's own run; None if it was not timed."""
+    """Return the median time of the model's backward pass in seconds; None if the backward was not timed."""
     return None if run.backward_latency is None else run.backward_latency.median
 
 
 def block_seconds(counted_run: CountedRun) -> float | None:
-    """Return the seconds of a profiled block; None if it was not timed."""
+    """Return the duration of a profiled block in seconds; None if the block was not timed."""
     return sum(time.seconds for time in counted_run.step_times.values()) or None
 
 
 def nodes_seconds(run: Run) -> float | None:
-    """Return the sum of the median seconds of the graph's nodes; None if no node was timed."""
+    """Return the sum of the median times of the graph's nodes, in seconds; None if no node was timed."""
     medians = [node.timing.median for node in run.nodes if node.timing is not None]
     return sum(medians) if medians else None

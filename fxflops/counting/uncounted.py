@@ -1,4 +1,4 @@
-"""List calls without a cost, and write the lines to paste that count them."""
+"""List calls without a cost, and write code that counts these calls."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ..units import size
 IMPORT = "import fxflops"
 NO_FORMULA = "no formula"
 PASTE = "paste where the model is made"
-"""The instruction above the lines of a recipe."""
+"""The instruction shown above the code of a recipe."""
 
 
 class Missing(NamedTuple):
-    """An op without cost: its number of calls; module, shapes and author's line of the first call; and the reason."""
+    """An op without a cost: the number of calls, the reason, and the module, shapes and source line of the first call."""
 
     op: str
     calls: int
@@ -27,7 +27,7 @@ class Missing(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """The reason why it is not counted, "" if it only lacks a formula."""
+        """The reason why the op is not counted; "" if the op only has no formula."""
         return "" if self.why.startswith(NO_FORMULA) else self.why
 
 
@@ -43,7 +43,7 @@ def missing_in(counted: Iterable[Counted]) -> tuple[Missing, ...]:
 def _missing(op: str, counted: list[Counted]) -> Missing:
     first = counted[0]
     shapes = f"{', '.join(map(repr, first.call.inputs()))} -> {first.call.out!r}"
-    if op.startswith(TRITON):  # a Triton kernel returns nothing: show its grid and the bytes of all its tensors
+    if op.startswith(TRITON):  # a Triton kernel returns nothing: show its grid and the bytes of all tensor arguments
         tensors = [*first.call.inputs()]
         nbytes = size(sum(spec.nbytes for spec in tensors))
         shapes = f"{', '.join(map(repr, tensors))}, grid {first.call.kwargs.get('grid')}, {nbytes}"
@@ -51,8 +51,8 @@ def _missing(op: str, counted: list[Counted]) -> Missing:
 
 
 def recipe(counted: Iterable[Counted]) -> str:
-    """Return the lines to paste that count ops without a formula, as one operation per output element (a guess); "" if there
-    are none."""
+    """Return code that counts each op without a formula as one operation per output element, which is a guess. Return "" if
+    all ops have formulas."""
     first_calls: dict[str, Call] = {}
     for each in counted:
         if each.missing.startswith(NO_FORMULA):
@@ -61,7 +61,7 @@ def recipe(counted: Iterable[Counted]) -> str:
 
 
 def _recipe_for(call: Call) -> str:
-    """Return the lines to paste after :data:`IMPORT`: a formula with one operation per output element, a guess."""
+    """Return the code that follows :data:`IMPORT`: a formula that counts one operation per output element, which is a guess."""
     name = call.op.rpartition("::")[2].rpartition(".")[2]
     if call.op.startswith(TRITON):  # a Triton kernel returns nothing: take its last tensor argument as the result
         tensor_parameters = [parameter for parameter, value in call.kwargs.items() if isinstance(value, Spec)] or [
@@ -85,7 +85,7 @@ def _recipe_for(call: Call) -> str:
 
 
 def incomplete(missing: Iterable[Missing], recipe: str) -> str:
-    """Return a text with the calls that are not counted, one line per op with its reason, and the recipe that counts them."""
+    """Return a text that lists the ops that are not counted, with the reasons, and ends with the recipe that counts them."""
     missing = list(missing)
     lines = [f"calls that are not counted: {sum(m.calls for m in missing)}"]
     for m in missing:
@@ -95,10 +95,10 @@ def incomplete(missing: Iterable[Missing], recipe: str) -> str:
 
 
 def check_counts_operators(convention: str, counted: Iterable[Counted]) -> None:
-    """Raise InputError if a convention counts none of the operators of a trace, which shows no functions and no modules."""
+    """Raise InputError if a convention counts no operator of a profiler trace. A trace shows neither functions nor modules."""
     products = [each for each in counted if each.macs and not each.count.integer]
     if products and not any(each.flops for each in products):
         raise InputError(
-            f"the convention {convention!r} counts calls of functions and modules, and a trace shows operators: "
-            f"'fxflops', 'torch', 'torch_flops' and 'ptflops_aten' count those"
+            f"the convention {convention!r} counts calls of functions and modules, but a trace shows only operators: "
+            f"use 'fxflops', 'torch', 'torch_flops' or 'ptflops_aten'"
         )

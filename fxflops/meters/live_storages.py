@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..errors import InputError
+from ..model.hidden import hidden
 from ..model.holders import Holders
 from ..model.pytree import stored, tensors_given
 from ..model.tensor_state import aliases_of
@@ -111,6 +112,7 @@ class LiveStorages:
         for category, named in (held or {}).items():
             self._hold(named, category, spec)
 
+    @hidden
     def _hold(self, named: Named, category: str, spec: Callable[[torch.Tensor], Spec]) -> None:
         """Enter tensors that are alive before and after the run."""
         held, entries, changes, strided = self._held, self._entries, self._changes, torch.strided

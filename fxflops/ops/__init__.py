@@ -1,4 +1,4 @@
-"""The formulas, one file per family; importing this package registers them all."""
+"""Formulas, one file per family of ops. Importing this package registers all of them."""
 
 from functools import lru_cache
 

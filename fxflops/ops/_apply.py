@@ -1,4 +1,4 @@
-"""Call a formula: its parameters are bound to the call's arguments, by the op's own parameter names."""
+"""Call a formula: bind its parameters to the call's arguments, by the op's parameter names."""
 
 from __future__ import annotations
 
@@ -18,21 +18,25 @@ from ..torch_internals import HigherOrderOperator, OpOverload, OpOverloadPacket,
 from ._registry import Formula, is_method
 from ._rules import Parameters, parameters_of
 
-CALLED = {"op": "by the op's own names", "module": "with the module first", "mapping": "as torch_flops calls it"}
+CALLED = {
+    "op": "with the op's own parameter names",
+    "module": "with the module as the first argument",
+    "mapping": "with the arguments that torch_flops passes",
+}
 ALIASES = {
     "self": "input", "x": "input", "axis": "dim", "keepdims": "keepdim", "mat2": "other", "vec": "other", "tensor": "other",
     "update": "train", "cu_seqlens_q": "cum_seq_q", "max_seqlen_q": "max_q", "max_seqlen_k": "max_k",
 }  # fmt: skip
-"""Parameter names that some functions and operators use, with the formulas' names for them."""
+"""Parameter names of some functions and operators, mapped to the names that formulas use."""
 RESULT = ("out",)
 """The keyword-only parameter that every formula has."""
 
 
 def apply(entry: Formula, ran: Operation, module: nn.Module | None = None, path: str = "") -> Cost:
-    """Return the cost of an operation by ``entry``; ``module`` is the leaf it ran, needed only if the formula reads it.
+    """Return the cost of an operation, computed by ``entry``. Pass the leaf ``module`` that ran if the formula reads it.
 
     Raises FormulaError when the formula raises, does not fit the arguments, returns neither an int nor a Cost, or returns a
-    negative count or macs without FLOPs. The message names ``path``.
+    negative count or macs without FLOPs. The message contains the module's ``path``.
     """
     if entry.function is None:
         return Cost()
@@ -47,7 +51,7 @@ def apply(entry: Formula, ran: Operation, module: nn.Module | None = None, path:
             f"the formula {whole} of {entry.op!r} failed on ({given}) -> {ran.out!r}"
             + (f" in module {path!r}" if path else "")
             + f": {type(error).__name__}: {error}\n"
-            f"It was called {CALLED[entry.style]}; its signature is {name}{inspect.signature(entry.function)}"
+            f"The formula was called {CALLED[entry.style]}; its signature is {name}{inspect.signature(entry.function)}"
         ) from error
 
 
@@ -55,7 +59,7 @@ def _whole(flops: Any) -> int:
     try:
         return operator.index(flops)
     except TypeError:
-        raise TypeError(f"it returned {flops!r}, which is neither an int, the FLOPs, nor a Cost") from None
+        raise TypeError(f"the formula returned {flops!r}; expected an int (the FLOPs) or a Cost") from None
 
 
 def _checked(cost: Cost, is_ours: bool) -> Cost:
@@ -65,7 +69,7 @@ def _checked(cost: Cost, is_ours: bool) -> Cost:
     # Our rules for other tools give a product's FLOPs as one number, not as muls and adds.
     if cost.macs and not (cost.flops if is_ours else cost.muls + cost.adds):
         raise ValueError(
-            f"{cost} has macs without muls and adds: macs are a second view of the same work, so give muls and adds too"
+            f"{cost} has macs, but no muls and adds: macs describe the same work as muls and adds, so set these too"
         )
     return cost
 
@@ -87,19 +91,19 @@ def _call(entry: Formula, function: FormulaFunction, ran: Operation, module: nn.
 
 
 def _check_order(names: tuple[str, ...], target: Any) -> None:
-    """Raise TypeError if a formula's positional parameter has the name of an op's parameter at another position."""
+    """Raise TypeError if a formula's positional parameter has the same name as an op's parameter at another position."""
     theirs = names_of(target)
     for mine, its in zip(names, theirs, strict=False):
         if mine != its and mine in theirs:
             raise TypeError(
-                f"its positional parameter {mine!r} gets the op's {its!r}: write it after * to match it by name"
+                f"the formula's positional parameter {mine!r} gets the op's argument {its!r}: write {mine!r} after * to match it by name"
             )
 
 
 def arguments(parameters: Parameters, ran: Operation) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return an operation's arguments for a formula or shape rule with these parameters; others are dropped.
+    """Return the arguments of an operation that a formula or shape rule with these parameters takes.
 
-    Positional parameters take the op's first arguments. Keyword-only ones are matched by name, at any position.
+    Positional parameters take the op's first arguments. Keyword-only parameters are matched by name.
     """
     names, keywords, takes_args, takes_kwargs = parameters
     if isinstance(ran.target, type) and (names or not takes_args):
@@ -119,7 +123,7 @@ def arguments(parameters: Parameters, ran: Operation) -> tuple[tuple[Any, ...], 
 
 
 def _module_arguments(names: tuple[str, ...], ran: Operation) -> dict[str, Any]:
-    """Return the arguments for a leaf module by name: its forward's, else the module's own settings and tensors."""
+    """Return a leaf module's values for ``names``: the arguments of its forward, else the module's settings and tensors."""
     settings = ran.settings
     values = {name: settings[name] for name in names if name in settings and name != "out"}
     if len(ran.args) == 1 and not ran.kwargs:
@@ -141,9 +145,9 @@ def _module_arguments(names: tuple[str, ...], ran: Operation) -> dict[str, Any]:
 def names_of(target: Any) -> tuple[str, ...]:
     """Return the names of a target's positional arguments; () if unknown.
 
-    For a function written in C they are read from the aten operator of the same name.
+    The names for a C function are read from the aten operator with the same name.
     """
-    # Only names and operators are cache keys. A function may close over a model, which a cache would keep alive.
+    # Cache by name or operator only: a function may close over a model, and a cached function would keep it alive.
     if type(target) is FunctionType:
         return parameters_of(target)[0]
     found = target_of(target) if isinstance(target, str) else target
@@ -169,7 +173,7 @@ def _names_of_operator(operator: OpOverload | OpOverloadPacket) -> tuple[str, ..
 
 
 def tensors(value: Any) -> Any:
-    """Replace specs by empty meta tensors, for functions written for tensors."""
+    """Replace specs with empty meta tensors, for functions that expect tensors."""
     return tree_map(_on_meta, value)
 
 

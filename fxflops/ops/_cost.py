@@ -12,7 +12,7 @@ from ..records import Cost, Spec
 COMPLEX = Cost(macs=4, muls=6, adds=2, others=1)
 """Real operations per complex operation: (a + bi)(c + di) is 4 products and 2 sums.
 
-A real operand is first converted to complex, as torch does in the few products that accept both.
+In a product of a real and a complex tensor, the real tensor counts as complex, because torch first converts it.
 """
 
 
@@ -24,7 +24,7 @@ def contraction(k: int, outputs: int, bias: bool = False) -> Cost:
 
 
 def added_up(products: int, outputs: int) -> Cost:
-    """Return the cost of ``products`` multiply-accumulates into ``outputs``: the first into each output needs no add."""
+    """Return the cost of adding up ``products`` products into ``outputs`` sums. The first product of a sum needs no add."""
     return Cost(macs=products, muls=products, adds=max(products - outputs, 0))
 
 
@@ -40,7 +40,7 @@ def rows_of(n: int, k: int) -> int:
 
 
 def first(out: Any) -> Spec:
-    """Return the main result of an op that may also return others (indices, statistics)."""
+    """Return the first result of an op that may also return indices or statistics."""
     spec: Spec = out if isinstance(out, Spec) else out[0]
     return spec
 
@@ -66,10 +66,10 @@ def is_complex(*operands: Any) -> bool:
 
 
 def real_ones(cost: Cost) -> Cost:
-    """Return this cost, already in real operations, as ``others``, which :data:`COMPLEX` does not scale."""
+    """Move a cost that is already in real operations to ``others``, which :data:`COMPLEX` does not scale."""
     return Cost(others=cost.muls + cost.adds + cost.others)
 
 
 def by_parts(n: int, muls: int = 0, adds: int = 0, others: int = 0) -> Cost:
-    """Return the cost of ``n`` complex operations with these real operations each."""
+    """Return the cost of ``n`` complex operations, each of which takes these real operations."""
     return times(n, real_ones(Cost(muls=muls, adds=adds, others=others)))

@@ -1,4 +1,4 @@
-"""Everything that files of ops import: specs and costs, an op's spellings, and the decorators that register it."""
+"""The names that formula files import: specs, costs, shape rules, and the decorators that register formulas."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Library functions by name, ``package.module:function``: their kernels are counted without importing the library.
+"""Count functions of other libraries by name (``package.module:function``), without importing the libraries.
 
-A library function counts as one call, with everything that it calls. Besides its formula it has a rule for its result, so that it need
-not run on meta, and rules for what its record needs beyond its arguments' shapes.
+A library function counts as one call, which includes everything that the function calls. Besides the formula, a rule returns the
+function's result, so that the function need not run on meta. Other rules return values that a formula cannot read from shapes.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ Values = dict[str, Any]
 class Kernel(NamedTuple):
     """The rules of a library function besides its formula.
 
-    ``result(**arguments)`` returns the specs of the result, nested as the function returns them; :class:`Given` names an argument that
-    is itself returned. The rule gets the arguments that it names, each tensor as a spec. None if the function's own Python code runs on
-    meta: then it is called.
-    ``described(arguments)`` returns the arguments as the formula names them: a module's weights, a packed tensor's parts.
-    ``facts(arguments)`` returns the result's facts that depend on values; it raises NotImplementedError if these cannot be read.
-    ``saved(**arguments)`` returns specs of the tensors that the kernel saves for backward besides arguments and result.
-    ``writes`` names the arguments that the function writes to. ``names`` are the parameters of a C function, which has no signature.
+    ``result(**arguments)`` returns the specs of the result, nested like the function's own result. A :class:`Given` stands for an
+    argument that is itself returned. The rule gets only the arguments that it names, each tensor as a spec. If ``result`` is None, the
+    function itself is called on meta: its Python code supports meta tensors.
+    ``described(arguments)`` returns the formula's arguments, e.g. a module's weights or the parts of a packed tensor.
+    ``facts(arguments)`` returns facts about the result that depend on tensor values. ``facts`` raises NotImplementedError if the values
+    cannot be read.
+    ``saved(**arguments)`` returns the specs of the tensors that the kernel saves for the backward pass, besides arguments and result.
+    ``writes`` names the arguments that the function writes to. ``names`` lists the parameters of a C function without a signature.
     """
 
     result: Callable[..., Any] | None = None
@@ -45,20 +46,20 @@ class Kernel(NamedTuple):
 
 
 KERNELS: dict[str, Kernel] = {}
-"""Each function's rules, by its name."""
+"""The rules of each library function, by the function's name."""
 BACKWARD = ".backward"
 """The suffix of the name under which a function's backward is recorded."""
 PLAIN_CALL = Kernel()
 
 
 class Given(str):
-    """The name of an argument that is itself returned, in place of a spec in a result."""
+    """The name of an argument that the function itself returns, in the place where a result would have a spec."""
 
     __slots__ = ()
 
 
 class LibraryFunction(Absent):
-    """A library function, compared by ``name``; ``function`` is the function itself, if imported."""
+    """A library function, compared by ``name``. ``function`` is the imported function, or None."""
 
     def __init__(self, name: str, function: Any = None) -> None:
         super().__init__(name)
@@ -77,12 +78,12 @@ class LibraryFunction(Absent):
 
     @property
     def backward(self) -> LibraryFunction:
-        """The function that computes its gradients."""
+        """The library function that stands for this function's backward pass."""
         return LibraryFunction(self.name + BACKWARD)
 
     @cached_property
     def signature(self) -> inspect.Signature:
-        """The function's parameters; for an ``autograd.Function``'s apply, its forward's parameters after ``ctx``."""
+        """The function's signature. For the ``apply`` of an ``autograd.Function``, the signature of its forward without ``ctx``."""
         if self.kernel.names:
             kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
             return inspect.Signature([inspect.Parameter(name, kind, default=None) for name in self.kernel.names])
@@ -105,7 +106,7 @@ class LibraryFunction(Absent):
         return values
 
     def described(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Values:
-        """Return the arguments of a call as its formula names them."""
+        """Return a call's arguments under the names that the formula uses."""
         values = self.arguments(args, kwargs)
         describe = self.kernel.described
         return values if describe is None else describe(values)
@@ -121,33 +122,33 @@ def library(
     writes: Sequence[str] = (),
     names: Sequence[str] = (),
 ) -> Callable[[Callable[..., S]], Op[..., S]]:
-    """Register the decorated function as the formula of library functions, with their rules: see :class:`Kernel`."""
+    """Register the decorated function as the formula of these library functions, along with their rules (see :class:`Kernel`)."""
     KERNELS.update(dict.fromkeys(targets, Kernel(result, described, facts, saved, writes, names)))
     return formula(*targets, op=op)
 
 
 def gradients_of(*names: str) -> list[str]:
-    """Return the names under which these functions' backward is recorded.
+    """Return the names under which the backward passes of these functions are recorded.
 
-    The backward's formula gets ``grad``, a spec like the result's, the forward's arguments, and ``needs``, the names of the arguments whose
-    gradients, ``out``, it computes.
+    The formula of a backward pass gets ``grad`` (the specs of the forward's result), the forward's arguments, and ``needs``, the names
+    of the arguments that need a gradient. ``out`` has the specs of these gradients.
     """
     return [name + BACKWARD for name in names]
 
 
 def is_library(target: Any) -> bool:
-    """Return whether a target is a registered library function, or the backward of one."""
+    """Return whether a target is a registered library function, or the backward pass of such a function."""
     if isinstance(target, Absent):
         return target.name.removesuffix(BACKWARD) in KERNELS
     return type(target) is FunctionType and f"{target.__module__}:{target.__qualname__}" in KERNELS
 
 
 def values_of(tensor: Any) -> list[Any]:
-    """Return the elements of a tensor that a fact depends on. Raises NotImplementedError for one without values."""
+    """Return the elements of a tensor that a fact depends on. Raises NotImplementedError for a tensor without values."""
     if not isinstance(tensor, torch.Tensor):
         return list(tensor)
     if tensor.device.type == "meta" or is_fake(type(tensor)):
-        raise NotImplementedError("a tensor on the meta device, or a fake one, has no values to read")
+        raise NotImplementedError("cannot read the values of a meta tensor or a fake tensor")
     with DisableTorchFunction(), disable_current_modes():
         values: list[Any] = tensor.tolist()
         return values

@@ -15,7 +15,7 @@ class Lifetimes:
         self._peak: Passing = ()
 
     def make(self, spec: Spec) -> Spec:
-        """Mark a tensor as alive from now on; return it."""
+        """Mark a tensor as alive, and return it."""
         self._alive.append(spec)
         self._bytes += spec.nbytes
         if self._bytes > self._most:
@@ -23,7 +23,7 @@ class Lifetimes:
         return spec
 
     def free(self, *specs: Spec) -> None:
-        """Free these tensors, the very objects passed to ``make``: other tensors may have equal specs."""
+        """Free these tensors. Pass the same objects as to ``make``, because other tensors may have equal specs."""
         for spec in specs:
             self._alive = [other for other in self._alive if other is not spec]
             self._bytes -= spec.nbytes

@@ -1,4 +1,4 @@
-"""Find the masks among attention's arguments, whatever name a function gives them, and count the pairs that causality leaves."""
+"""Find the mask arguments of attention functions, and count the query-key pairs that a causal mask leaves."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ NONE, TOP_LEFT, BOTTOM_RIGHT = range(3)
 
 
 def leaves_all(entry: Formula, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Return True if an attention call has no mask. Its arguments may be tensors or specs."""
+    """Return True if an attention call has no mask. The call's arguments may be tensors or specs."""
     given = given_to(entry, target, args, kwargs)
     masks = (*MASKS, *STARTS, "block_mask", "is_causal", "custom_mask_type")
     return not any(given.get(name) not in (None, False, 0) for name in masks)
 
 
 def given_to(entry: Formula, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a call's arguments by the formula's parameter names; if it has none, by the op's own."""
+    """Return a call's arguments by name: the formula's positional parameters, or the op's if the formula has none."""
     names = (entry.parameters[0] if entry.function else ()) or names_of(target)
     return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
 def causal_pairs(entry: Formula, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> int | None:
-    """Return the number of query-key pairs of a call that is masked by causality alone. Its arguments are specs.
+    """Return the number of query-key pairs that the causal mask of a call leaves. The call's arguments are specs.
 
-    None if the call is not causal, or if a tensor masks it too: specs have no values.
+    Return None if the call is not causal, or if the call also has a mask tensor: a spec does not have its values.
     """
     given = given_to(entry, target, args, kwargs)
     corner = corner_of(given)
@@ -47,13 +47,13 @@ def causal_pairs(entry: Formula, target: Any, args: tuple[Any, ...], kwargs: Map
         return None
     query, key = given.get("query"), given.get("key")
     if not isinstance(query, Spec) or not isinstance(key, Spec) or "parts" in query.facts:
-        return None  # the parts of a nested tensor differ in their numbers of pairs
+        return None  # each part of a nested tensor has its own number of pairs
     batch, n, s = sizes_of(entry, target, given, out)
     return batch * triangle(n, s, corner)
 
 
 def sizes_of(entry: Formula, target: Any, given: Mapping[str, Any], out: Any) -> tuple[int, int, int]:
-    """Return the number of heads over all samples, and of queries and keys per head, in a call with tensors or specs."""
+    """Return the number of heads of all samples together, and the numbers of queries and keys per head."""
     query, key = given["query"], given["key"]
     heads_last = getattr(target, "__name__", "").partition(".")[0] in HEADS_LAST
     n, s = (query.shape[-3], key.shape[-3]) if heads_last else (query.shape[-2], key.shape[-2])
@@ -66,12 +66,12 @@ def sizes_of(entry: Formula, target: Any, given: Mapping[str, Any], out: Any) ->
 
 
 def corner_of(given: Mapping[str, Any]) -> int:
-    """Return the causal mask that the arguments ask for, one of :data:`NONE`, :data:`TOP_LEFT` and :data:`BOTTOM_RIGHT`."""
+    """Return the causal mask that the arguments request: :data:`NONE`, :data:`TOP_LEFT` or :data:`BOTTOM_RIGHT`."""
     return int(given.get("custom_mask_type") or bool(given.get("is_causal")))
 
 
 def triangle(n: int, s: int, corner: int) -> int:
-    """Return the number of pairs of n queries and s keys: all, or those that a causal mask aligned to ``corner`` leaves."""
+    """Return the number of pairs of n queries and s keys that a causal mask aligned to ``corner`` leaves; n * s for NONE."""
     if corner == NONE:
         return n * s
     shift = s - n if corner == BOTTOM_RIGHT else 0
@@ -79,9 +79,10 @@ def triangle(n: int, s: int, corner: int) -> int:
 
 
 def window_pairs(n: int, s: int, left: int, right: int, shift: int | None = None) -> int:
-    """Return the pairs of n queries and s keys within a window: query i sees keys from i + shift - ``left`` to i + shift + ``right``.
+    """Return the number of query-key pairs within a window: query i sees keys i + shift - ``left`` to i + shift + ``right``.
 
-    Without ``shift`` the last query is aligned with the last key, as in FlashAttention's ``window_size``. A negative ``left`` or ``right`` is no limit.
+    Without ``shift`` the last query is aligned with the last key, as in FlashAttention's ``window_size``. A negative ``left`` or ``right``
+    means that the window has no limit on that side.
     """
     shift = s - n if shift is None else shift
     above = n * s if right < 0 else _kept(n + shift + right, s) - _kept(shift + right, s)

@@ -1,4 +1,4 @@
-"""The registry of formulas, ours and the user's, and the lookup of the formula that counts a call."""
+"""The registry of formulas of fxflops and of users, which finds the formula that counts a call."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ R = TypeVar("R", bound=Cost | int, covariant=True)
 S = TypeVar("S", bound=Cost | int)
 Style = Literal["op", "module", "mapping"]
 VIEW, QUERY, ESCAPE = "view", "query", "escape"
-"""Reasons why an op is free: it returns a view, or only answers a query. ESCAPE: it hands data to code outside torch; the op is free, but that code's work is unknown."""
+"""Reasons why an op costs nothing. VIEW: it returns a view. QUERY: it only answers a question about a tensor. ESCAPE: it hands data
+to code outside torch, and the work of this code is unknown."""
 
 
 @dataclass(frozen=True)
 class Formula:
-    """A rule that counts an op: the op's name and the function or, for an op that computes nothing, the reason.
+    """A rule that counts an op: the op's name, and a function or the reason why the op computes nothing.
 
-    ``style`` is how the function is called: with the op's own parameters as specs ("op"), with the module first
-    ("module"), or as torch_flops calls it ("mapping").
+    ``style`` says how the function is called. "op": with the op's own parameters, tensors as specs. "module": with the module as
+    the first argument. "mapping": with the arguments that torch_flops passes.
     """
 
     op: str
@@ -50,7 +51,7 @@ class Formula:
 
     @cached_property
     def is_ours(self) -> bool:
-        """True for a formula of this library, False for a user's."""
+        """True for a formula of fxflops, False for a user's formula."""
         return self.function is None or _is_ours(self.function)
 
     @property
@@ -64,9 +65,10 @@ def _is_ours(function: Any) -> bool:
 
 
 class FormulaRegistry:
-    """Formulas by target: module classes, functions, method descriptors, overloads and names; layered over a parent registry.
+    """Formulas by target: module classes, functions, method descriptors, overloads and names.
 
-    ``functions`` has the ``id()`` of every function ever added, even if removed since.
+    A target that is not registered here is looked up in the parent registry. ``functions`` has the ``id()`` of every function that
+    was ever added, even if it was removed later.
     """
 
     def __init__(self, parent: FormulaRegistry | None = None) -> None:
@@ -80,7 +82,7 @@ class FormulaRegistry:
         self.library_functions: dict[str, tuple[str, ...]] = {} if parent is None else dict(parent.library_functions)
 
     def add(self, target: Any, entry: Formula) -> None:
-        """Count ``target`` by ``entry`` from now on."""
+        """Register ``entry`` as the formula of ``target``."""
         self.functions.add(id(entry.function))
         for key in _keys(target):
             if not entry.is_ours:
@@ -94,9 +96,10 @@ class FormulaRegistry:
 
     @contextmanager
     def of_package(self) -> Iterator[list[str]]:
-        """Register formulas added in this context as a package's; yield a list that gets their ops when the context ends.
+        """Register formulas added in this context as formulas of a package. Yield a list for the names of their ops.
 
-        Formulas that the user added before keep precedence. If the context raises, nothing is added.
+        The list is filled when the context ends. Formulas that the user added earlier keep precedence. If the context raises an
+        exception, nothing is added.
         """
         tables: list[dict[Any, Any]] = [self.entries, self._users, self.python_functions]
         entries, *others = before = [dict(table) for table in tables]
@@ -118,12 +121,12 @@ class FormulaRegistry:
         return entry if entry is not None or self.parent is None else self.parent.get(key)
 
     def _counting(self, target: Any, key: Any) -> Formula | None:
-        """Return the entry that counts a target; an operator without its own uses :meth:`find`'s fallback."""
+        """Return the entry that counts a target. An operator without its own entry is looked up like in :meth:`find`."""
         found = target_of(key) if isinstance(key, str) else target
         return self.get(key) or (self.find(found) if isinstance(found, (OpOverload, OpOverloadPacket)) else None)
 
     def name_of(self, target: Any) -> str:
-        """Return the report name of a target that the user counts: the name of its existing op, else the target's own."""
+        """Return the name in reports of a target with a user's formula: the op's existing name, else the target's own name."""
         key = _keys(target)[0]
         if known := self._counting(target, key):
             return known.op
@@ -132,11 +135,11 @@ class FormulaRegistry:
         return str(getattr(target, "__name__", target))
 
     def find(self, function: Any) -> Formula | None:
-        """Return the entry for a function, method descriptor or overload as it was called; None if there is none.
+        """Return the entry for a function, method descriptor or overload, or None if no entry counts it.
 
-        An overload without its own entry falls back to its packet, an in-place or ``out=`` form to the functional form,
-        and finally to ``fallback``, which reads schema and tags. A function that a file names, but that this process does
-        not have, is looked up by name.
+        An overload without its own entry uses the entry of its packet. An in-place or ``out=`` form uses the entry of the
+        functional form. After these, ``fallback`` decides from schema and tags. A function that a file names, but that this
+        process does not have, is looked up by name.
         """
         function = REACHED_AS.get(function, function)
         entry = self.get(function)
@@ -167,9 +170,9 @@ class FormulaRegistry:
         return target_of(name)
 
     def find_class(self, cls: type) -> tuple[type | None, Formula | None]:
-        """Return the class whose entry counts modules of ``cls``, and that entry, None if it has none.
+        """Return the class whose entry counts modules of ``cls``, and the entry, or None if the class has no entry.
 
-        It is the first base class with an entry, up to the class that defines the ``forward`` that the modules run.
+        The class is the first one in the MRO that has an entry or defines ``forward``.
         """
         for base in cls.__mro__:
             entry = self.get(base) or self.get(("module", base.__name__))
@@ -178,7 +181,7 @@ class FormulaRegistry:
         return None, None
 
     def users(self) -> dict[Any, tuple[Formula, str]]:
-        """Return the user's formulas by key, the parent's included, each with the name of the op that it counts."""
+        """Return the user's formulas by key, including those of the parent, each with the name of the op that it counts."""
         found = {
             key: (entry, op)
             for key, op in self._users.items()
@@ -187,16 +190,16 @@ class FormulaRegistry:
         return found if self.parent is None else {**self.parent.users(), **found}
 
     def items(self) -> Iterator[tuple[Any, Formula]]:
-        """Yield every key with its entry, the parent's included."""
+        """Yield every key with its entry, including the parent's entries."""
         merged = dict(self.parent.items()) if self.parent is not None else {}
         yield from {**merged, **self.entries}.items()
 
     def derive(self, formulas: Mapping[Any, FormulaFunction] | None) -> FormulaRegistry:
-        """Return a registry over this one in which ``formulas`` (target -> function, as for :func:`formula`) come first."""
+        """Return a registry that uses ``formulas`` (target -> function, as in :func:`formula`) before this registry's formulas."""
         if not formulas:
             return self
         if not isinstance(formulas, Mapping):
-            raise FormulaError(f"formulas is a mapping {{target: function}}, not {type(formulas).__name__}")
+            raise FormulaError(f"formulas must be a mapping {{target: function}}, got {type(formulas).__name__}")
         registry = FormulaRegistry(self)
         for target, function in sorted(
             formulas.items(), key=lambda item: -len(_keys(item[0]))
@@ -219,26 +222,27 @@ class Op(Protocol[P, R]):
 
     @staticmethod
     def backward(*targets: Any, op: str | None = None) -> Callable[[Callable[Q, S]], Op[Q, S]]:
-        """Register the decorated function as the formula of operators that only this op's derivative dispatches.
+        """Register the decorated function as the formula of operators that only this op's derivative calls.
 
-        Each is counted by the textbook formula of its gradient, every operation once, given the tensors that the forward
-        saved; https://github.com/pytorch/pytorch/blob/main/tools/autograd/derivatives.yaml shows which ops call it. Work
-        that a kernel repeats to save memory is not counted.
+        Such an operator counts by the textbook formula of its gradient. Tensors that the forward saved are available, and
+        work that a kernel repeats to save memory is not counted.
+        https://github.com/pytorch/pytorch/blob/main/tools/autograd/derivatives.yaml shows which ops call the operator.
         """
 
 
 def formula(*targets: Any, op: str | None = None, traits: Iterable[Trait] = ()) -> Callable[[Callable[Q, S]], Op[Q, S]]:
     """Register the decorated function as the formula of ``targets``.
 
-    A target is a module class, a function, an ``OpOverload`` or its packet, a qualified name such as ``"aten::add"``,
-    ``"package.module:function"`` for a function of a library that need not be imported, ``"triton:name"`` for a Triton kernel, or the
-    name of an op in ``report.by_operator()`` or of a ``torch.Tensor`` method, for all its spellings.
+    A target is a module class, a function, an ``OpOverload`` or its packet, or a name. ``"aten::add"`` names an operator,
+    ``"triton:name"`` a Triton kernel, and ``"package.module:function"`` a library function, even if the library is not imported. The
+    name of an op in ``report.by_operator()``, or of a ``torch.Tensor`` method, stands for all spellings of the op.
 
-    The function takes the op's own parameters by name, each tensor as a :class:`~fxflops.records.Spec`, and the keyword
-    ``out``, the result's spec. Positional parameters take the op's first arguments; keyword-only ones are matched by name,
-    at any position; arguments that it does not name are not passed. If all targets are module classes, it gets the module
-    first, to read its settings, then its forward's arguments. It returns a :class:`~fxflops.records.Cost`, or the FLOPs as
-    an int. ``op`` names the op in reports (default: the name of the first target); ``traits`` are the op's traits, from
+    The decorated function takes the op's own parameters, each tensor as a :class:`~fxflops.records.Spec`, and the keyword ``out``,
+    the result's spec. Positional parameters take the op's first arguments. Keyword-only parameters are matched by name. The op's
+    other arguments are not passed. If all targets are module classes, the function gets the module and then the arguments of the
+    module's forward. The function returns a :class:`~fxflops.records.Cost`, or the FLOPs as an int.
+
+    ``op`` is the op's name in reports (default: the name of the first target). ``traits`` are the op's traits, from
     ``fxflops.ops._traits``.
 
     >>> @formula(torch.special.i0, op="my_i0")
@@ -266,9 +270,9 @@ def formula(*targets: Any, op: str | None = None, traits: Iterable[Trait] = ()) 
 
 
 def zero(reason: str, *targets: Any, op: str | None = None, traits: Iterable[Trait] = ()) -> None:
-    """Declare that ``targets`` compute nothing, and why: "view", "move", "create" or "query", or a sentence.
+    """Declare that ``targets`` compute nothing. ``reason`` is "view", "move", "create" or "query", or a sentence.
 
-    With :data:`ESCAPE` they make a report incomplete.
+    Targets with the reason :data:`ESCAPE` make a report incomplete.
     """
     for target in targets:
         name = op or (target if isinstance(target, str) else str(getattr(target, "__name__", target)))
@@ -291,7 +295,7 @@ def is_method(target: Any) -> bool:
 def entry_for(
     targets: list[Any], function: FormulaFunction, op: str | None = None, style: Style | None = None
 ) -> Formula:
-    """Return the entry that counts ``targets`` by ``function``; reuse the function's entry if it was registered before."""
+    """Return the entry that counts ``targets`` with ``function``. A function that is already registered keeps its entry."""
     registered = BASE.items() if op is None and id(function) in BASE.functions else ()
     if known := next((entry for _, entry in registered if entry.function is function), None):
         return known
@@ -307,7 +311,7 @@ def _is_module_class(target: Any) -> bool:
 
 
 def _keys(target: Any) -> list[Any]:
-    """Return a target's registry keys: the qualified name of an overload or packet, all spellings of an op's or a method's name."""
+    """Return a target's registry keys. An overload or packet has its qualified name; an op's or method's name has all its spellings."""
     if isinstance(target, CustomOpDef):
         target = target._opoverload
     if isinstance(target, OpOverload):
@@ -319,34 +323,34 @@ def _keys(target: Any) -> list[Any]:
     if isinstance(target, str):
         if ":" in target:
             return [target]
-        replaced = ((op, key) for key, (_, op) in BASE.users().items())  # ops keep their names under a user's formula
+        replaced = ((op, key) for key, (_, op) in BASE.users().items())  # a user's formula does not rename an op
         ops = grouped([*((entry.op, key) for key, entry in BASE.items()), *replaced])
         if target not in ops and hasattr(torch.Tensor, target):
             return [getattr(torch.Tensor, target), *named(target)]
         if target not in ops:
             raise FormulaError(
-                f"torch.Tensor has no method {target!r}, and no op has that name{did_you_mean(target, ops)}; give the function, the class, "
-                f"'namespace::name', 'package.module:function' or 'triton:name'"
+                f"no op or torch.Tensor method is named {target!r}{did_you_mean(target, ops)}; pass the function, the class, "
+                f"or a name such as 'aten::add', 'package.module:function' or 'triton:name'"
             )
         return ops[target]
     if isinstance(target, type) and not _is_module_class(target):
         functions = issubclass(target, torch.autograd.Function)
         raise FormulaError(
             f"cannot count {target!r}: a class must be a subclass of torch.nn.Module"
-            + ("; count the operations in the Function, or the module that applies it" if functions else "")
+            + ("; write a formula for its operations, or for the module that applies it" if functions else "")
         )
     if isinstance(target, nn.Module):
         raise FormulaError(
-            f"cannot count one instance of {type(target).__name__}: give the class, {type(target).__name__}"
+            f"cannot count a single instance of {type(target).__name__}: pass the class {type(target).__name__}"
         )
     if isinstance(getattr(target, "__self__", None), type) and issubclass(target.__self__, torch.autograd.Function):
         raise FormulaError(
-            f"cannot count {target.__self__.__name__}.apply: an autograd.Function is not recorded as a call, but the operations in "
-            f"it are; count those, or the module that applies it"
+            f"cannot count {target.__self__.__name__}.apply: fxflops records the operations in an autograd.Function, not the Function; "
+            f"write a formula for these operations, or for the module that applies the Function"
         )
     if not callable(target) and not hasattr(target, "run"):
         raise FormulaError(
-            f"cannot count {target!r}: a target is a module class, a function, an OpOverload, a Triton kernel, "
-            f"the name of a Tensor method or a qualified name such as 'aten::add', 'package.module:function' or 'triton:name'"
+            f"cannot count {target!r}: expected a module class, a function, an OpOverload, a Triton kernel, "
+            f"the name of a Tensor method, or a name such as 'aten::add', 'package.module:function' or 'triton:name'"
         )
     return [target, *([REACHED_AS[target]] if target in REACHED_AS else [])]

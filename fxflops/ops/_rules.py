@@ -1,4 +1,4 @@
-"""The registry of shape rules: an op's result shape, its memory layout, and the tensors that its kernel holds meanwhile."""
+"""The registry of shape rules. A rule returns the shape and layout of an op's result, and the tensors alive while it runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ POSITIONAL: dict[Any, Any] = {inspect.Parameter.POSITIONAL_ONLY: inspect.Paramet
 
 
 def parameters_of(function: Any) -> Parameters:
-    """Return a function's parameters, read from its code if it is plain Python: ten times as fast as its signature."""
+    """Return a function's parameters. The code of a plain Python function gives them ten times as fast as the function's signature."""
     if type(function) is FunctionType and not hasattr(function, "__wrapped__"):
         code = function.__code__
         first, names, flags = code.co_argcount, code.co_varnames, code.co_flags
@@ -30,21 +30,21 @@ def parameters_of(function: Any) -> Parameters:
 
 
 RuleFunction = TypeVar("RuleFunction", bound=Callable[..., Any])
-"""A rule returns a Spec (a Result, with the layout WHOLE) or None."""
+"""A rule returns a Spec or None. A rule with the layout WHOLE returns a Result or None."""
 PLAIN, CONTIGUOUS, ANY, EVEN, KEPT, FORMAT, POINTWISE, ORDERED, WHOLE = (
     "plain contiguous any even kept format pointwise ordered whole".split()
 )
-"""Layouts of the result. PLAIN, CONTIGUOUS and KEPT hold only where the tensors after the first are contiguous.
+"""Layouts of the result. PLAIN, CONTIGUOUS and KEPT apply only if all tensors after the first are contiguous.
 
-PLAIN: contiguous if the first tensor is. CONTIGUOUS: contiguous, whatever the first tensor's strides. ANY: contiguous, whatever any
-tensor's strides. KEPT: as the first tensor. FORMAT: channels last if all images are, else contiguous. POINTWISE: by
-TensorIterator's rules for all operands, broadcast. EVEN is ANY, and ORDERED is POINTWISE, except that they, like KEPT, do not
-apply to tensors with odd strides (``is_odd`` in ``shapes.py``). WHOLE: the rule itself returns a :class:`Result`; it gets each
-tensor as a :class:`Placed`, and the device type if it has the keyword ``device``.
+PLAIN: contiguous if the first tensor is contiguous. CONTIGUOUS: contiguous for any strides of the first tensor. ANY: contiguous for
+any strides of all tensors. KEPT: the same layout as the first tensor. FORMAT: channels last if all images are channels last, else
+contiguous. POINTWISE: the layout that TensorIterator gives the broadcast operands. EVEN is like ANY, and ORDERED is like POINTWISE,
+but EVEN, ORDERED and KEPT do not apply to tensors with odd strides (``is_odd`` in ``shapes.py``). WHOLE: the rule returns a
+:class:`Result`. A WHOLE rule takes each tensor as a :class:`Placed`, and the device type if the rule has the keyword ``device``.
 """
 Strides = tuple[int, ...]
 Passing = tuple[Spec, ...]
-"""The tensors alive at the peak within a call, its result among them; () for the result alone."""
+"""The tensors alive at the memory peak of a call, including its result; () if only the result is alive."""
 
 
 Passed = Callable[..., Passing | None] | None
@@ -57,7 +57,7 @@ class Placed(Spec):
 
 
 class Result(NamedTuple):
-    """A call's result: a new tensor with its strides, or ``input`` itself with strides None; and the tensors alive at the peak."""
+    """A call's result, and the tensors alive at the peak. If the result is the ``input`` itself, the strides are None."""
 
     out: Spec
     strides: Strides | None
@@ -67,9 +67,9 @@ class Result(NamedTuple):
 class Rule(NamedTuple):
     """The shape rule of an op: its function, the result's layout, the function's parameters, and a rule for the peak.
 
-    ``passing`` returns the tensors alive at the peak within a call, or None if unknown. It takes the sizes and strides of
+    ``passing`` returns the tensors alive at the peak within a call, or None if unknown. ``passing`` takes the sizes and strides of
     the input tensors, the result, the rule's own parameters and, with ``by_device``, the device type as the keyword
-    ``device``. Without ``passing`` only the result is alive. A rule with the layout WHOLE has no ``passing``.
+    ``device``. If ``passing`` is None, only the result is alive. A rule with the layout WHOLE has no ``passing``.
     """
 
     function: Callable[..., Any]
@@ -80,7 +80,7 @@ class Rule(NamedTuple):
 
 
 RULES: dict[Any, Rule] = {}
-"""Rules by module class, function or method: each holds for that exact spelling, and takes its parameters."""
+"""Shape rules by module class, function or method. Each rule is for one spelling and takes the parameters of this spelling."""
 
 
 def shape(*targets: Any, layout: str = PLAIN, passing: Passed = None) -> Callable[[RuleFunction], RuleFunction]:
@@ -97,19 +97,19 @@ def shape(*targets: Any, layout: str = PLAIN, passing: Passed = None) -> Callabl
 
 
 def spelled(names: str, *namespaces: Any) -> list[Any]:
-    """Return the functions of these names from the namespaces that have them."""
+    """Return the functions with these names in the namespaces; skip names that a namespace does not have."""
     return [getattr(space, name) for name in names.split() for space in namespaces if hasattr(space, name)]
 
 
 STORED: dict[str, tuple[Callable[..., Sequence[int]], bool, str]] = {}
-"""By operator: a rule for the storage bytes of its last results, which differ on meta; whether they are kept for the backward
-pass only; and the device type whose kernel stores them, "" for all."""
+"""Rules for operators whose last results have another storage size on meta. Each entry has the rule that returns the bytes,
+whether the results are kept only for the backward pass, and the device type whose kernel stores them ("" for all devices)."""
 
 
 def stores(operator: str, saved: bool = False, device: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register the decorated rule for this operator. It takes the operator's arguments, each tensor as a Spec.
+    """Register the decorated rule for this operator. The rule takes the operator's arguments, each tensor as a Spec.
 
-    It returns the bytes of the last result, or a tuple with the bytes of the last several.
+    The rule returns the storage bytes of the last result, or a tuple with the bytes of several last results.
     """
 
     def register(rule: Callable[..., Any]) -> Callable[..., Any]:
@@ -124,16 +124,16 @@ def stores(operator: str, saved: bool = False, device: str = "") -> Callable[[Ca
 
 
 UNWATCHED: dict[Any, tuple[Callable[..., Passing | None], Parameters]] = {}
-"""Rules, with their parameters, for functions that take another path when a dispatch mode is on."""
+"""Rules and their parameters, for functions that run other operations while a dispatch mode is active."""
 
 
 def unwatched(*targets: Any) -> Callable[[Callable[..., Passing | None]], Callable[..., Passing | None]]:
     """Register the decorated rule for functions that compute more under a dispatch mode (``isTensorSubclassLike``).
 
-    For example, ``svdvals`` then computes the singular vectors too. The rule returns the tensors, besides the result, that
-    are alive at the peak without a mode; None if a mode changes nothing. It takes the sizes and strides of the input
-    tensors and the function's own parameters; as keywords the device type ``device``, and ``learns``: whether autograd
-    records the call.
+    For example, under a mode ``svdvals`` also computes the singular vectors. The rule returns the tensors, besides the
+    result, that are alive at the peak without a mode. The rule returns None if a mode changes nothing. The rule takes the sizes and
+    strides of the input tensors, the function's own parameters, and two keywords: ``device`` is the device type, and
+    ``learns`` says whether autograd records the call.
     """
 
     def register(rule: Callable[..., Passing | None]) -> Callable[..., Passing | None]:

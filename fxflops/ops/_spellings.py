@@ -1,4 +1,4 @@
-"""Every way to write one op: ``x + y``, ``x.add_(y)``, ``torch.add``, ``operator.iadd``, ``aten::add``."""
+"""All spellings of an op: ``x + y``, ``x.add_(y)``, ``torch.add``, ``operator.iadd``, ``aten::add``."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def _functions() -> dict[str, list[Any]]:
 
 
 FUNCTIONS = _functions()
-"""Read once: looking up each name in every namespace, most of which lack it, would take longer than the rest of the import."""
+"""Functions by name, read once: looking up every name in every namespace would take longer than the rest of the import."""
 
 
 def named(*names: str) -> Iterator[Any]:
-    """Yield the functions of torch, F, special, linalg and fft, Tensor methods and aten packets of these names, their
+    """Yield all spellings of these names: functions of torch, F, special, linalg and fft, Tensor methods, aten packets,
     in-place forms (``name_``), and the Python operators that call them."""
     for name in names:
         yield from (*FUNCTIONS.get(name, ()), *FUNCTIONS.get(f"{name}_", ()))

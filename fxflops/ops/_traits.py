@@ -1,7 +1,7 @@
-"""Facts about ops besides their counts: a trait is the set of the ops that have it.
+"""Properties of ops besides their counts. A trait is the set of ops that have one property.
 
-Ops join a trait where they are registered, ``zero("create", *named("empty"), op="empty", traits=[EMPTY])``. Look up by name or
-target.
+Ops are added to a trait where they are registered: ``zero("create", *named("empty"), op="empty", traits=[EMPTY])``. A trait
+contains the names and the targets of its ops.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ Trait = set[Any]
 # Reads and writes
 LOOKUPS: Trait = set()  # only the indexed elements are read
 OVERWRITES: Trait = set()  # the first argument is written, but not read
-UNREAD: Trait = set()  # the first argument's values do not matter: it gives a shape, or its copy is written to
-MAYBE_NOTHING: Trait = set()  # returns its argument if there is nothing to do
+UNREAD: Trait = set()  # only the first argument's shape matters, or its copy is overwritten
+MAYBE_NOTHING: Trait = set()  # may return its argument unchanged
 COPIES: Trait = set()  # the result is uninitialized if the argument is
-SHARING: Trait = set()  # hands out a tensor's memory, which others may then write to unseen
+SHARING: Trait = set()  # exposes a tensor's memory, so that other code can write to it unseen
 
 # Results
 FACTORIES: Trait = set()  # a tensor on the requested device
@@ -26,5 +26,5 @@ SEQUENCES: Trait = set()  # a tensor of a sequence of numbers
 INTEGERS: Trait = set()  # a tensor of integers, unless a dtype is passed
 
 # Metadata
-METADATA: Trait = set()  # a meta tensor gives the same answer as the tensor that it replaces
+METADATA: Trait = set()  # gives the same answer for a meta tensor as for the real tensor
 RESHAPING: Trait = set()  # in place, changes a tensor's strides without reading or writing elements

@@ -1,9 +1,9 @@
-"""Activations: 1 per element, except the few that torch_flops counts part by part.
+"""Activations count 1 per element; leaky_relu, prelu, rrelu and glu count each of their operations.
 
-torch_flops counts GELU like ReLU, 1 per element, and leaky_relu as 4: https://github.com/zugexiaodui/torch_flops
+torch_flops also counts 1 per element for ReLU and GELU, and 4 for leaky_relu: https://github.com/zugexiaodui/torch_flops
 
-A gradient is the derivative times the incoming gradient. A bound is 1 compare; of two branches the costlier one is counted; a
-coefficient of 1 costs no multiply. The derivatives follow
+A gradient is the derivative times the incoming gradient. A compare with a bound costs 1. Of two branches, the more expensive one is
+counted. A coefficient of 1 costs no multiply. The derivatives follow
 https://github.com/pytorch/pytorch/blob/main/torch/_decomp/decompositions.py
 """
 
@@ -37,7 +37,7 @@ LEAKY = Cost(muls=1, others=1)
 
 
 def with_term(tensors: Sequence[Strided], out: Spec, input: Spec, inplace: bool = False) -> Passing:
-    """Return the result and one term of its size: tanh(x) in x - tanh(x), 1 + |x| in x / (1 + |x|)."""
+    """Return the result and a temporary of the same size: tanh(x) in x - tanh(x), or 1 + |x| in x / (1 + |x|)."""
     return out, out
 
 
@@ -78,7 +78,7 @@ def bounded(input: Spec, low: float = 0, high: float = 0, inplace: bool = False)
 
 @formula(*named("threshold_backward"))
 def threshold_backward(*, out: Spec) -> Cost:
-    """grad[*], x[*] -> out[*]: grad where x > threshold: 1 per output; also the gradient of relu."""
+    """grad[*], x[*] -> out[*]: grad where x > threshold, else 0: 1 per output. relu has the same gradient."""
     return times(out.numel(), Cost(others=1))
 
 
@@ -86,12 +86,12 @@ def threshold_backward(*, out: Spec) -> Cost:
 @activation.backward(*named("hardshrink_backward"), op="hardshrink_backward")
 @activation.backward(*named("softshrink_backward"), op="softshrink_backward")
 def bounded_backward(*, out: Spec) -> Cost:
-    """grad[*], x[*] -> out[*]: grad where x is on the right side of two bounds: 2 per output."""
+    """grad[*], x[*] -> out[*]: grad where x is inside two bounds (hardtanh) or outside them (hardshrink, softshrink), else 0: 2 per output."""
     return times(out.numel(), Cost(others=2))
 
 
 def derivative(of: str, text: str, each: Cost) -> FormulaFunction:
-    """Return a backward formula that costs ``each`` per element; ``text`` is the derivative in terms of ``of``: input x or result y."""
+    """Return a backward formula that costs ``each`` per element. ``text`` is the derivative, written with ``of``: "x" (input) or "y" (result)."""
 
     def backward(*, out: Spec) -> Cost:
         return times(out.numel(), each)
@@ -101,10 +101,10 @@ def derivative(of: str, text: str, each: Cost) -> FormulaFunction:
 
 
 def gelu_backward(grad_output: Spec, input: Spec, *, approximate: str = "none", out: Spec) -> Cost:
-    """grad[*], x[*] -> out[*]: grad * (P(x) + x p(x)), P and p the normal distribution and its density: 11 per output; by tanh 17.
+    """grad[*], x[*] -> out[*]: grad * (P(x) + x p(x)), with the normal distribution P and its density p: 11 per output, or 17 by tanh.
 
-    P = 0.5 * (1 + erf(x * sqrt(1/2))), p = c * exp(-0.5 * x * x). By tanh: with t = tanh(b * (x + a * x * x * x)),
-    grad * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * b * (1 + 3a * x * x)).
+    P = 0.5 * (1 + erf(x * sqrt(1/2))), p = c * exp(-0.5 * x * x). By tanh, the gradient is
+    grad * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * b * (1 + 3a * x * x)) with t = tanh(b * (x + a * x * x * x)).
     """
     exact = approximate == "none"
     return times(out.numel(), Cost(muls=7, adds=2, others=2) if exact else Cost(muls=12, adds=5, others=1))
@@ -131,7 +131,7 @@ DERIVATIVES: dict[str, tuple[type[nn.Module], Any]] = {
     "sigmoid": (nn.Sigmoid, derivative("y", "grad * (1 - y) * y", Cost(muls=2, adds=1))),
     "tanh": (nn.Tanh, derivative("y", "grad * (1 - y * y)", Cost(muls=2, adds=1))),
 }
-"""The module and the derivative of each function that itself counts 1 per element."""
+"""The module and the backward formula of each function whose forward counts 1 per element."""
 for _name, (_module, _backward) in DERIVATIVES.items():
     _backward.__name__ = _backward.__qualname__ = f"{_name}_backward"
     _op = formula(_module, *named(_name), op=_name)(activation)
@@ -152,9 +152,9 @@ def sloped(input: Spec, alpha: float = 1.0, inplace: bool = False) -> Spec | Non
 def elu_backward(
     grad_output: Spec, alpha: float, scale: float, input_scale: float, is_result: bool, *, out: Spec
 ) -> Cost:
-    """grad[*], x[*] -> out[*]: grad * c * exp(x * input_scale) below 0, c = alpha * scale * input_scale: 3 to 5 per output.
+    """grad[*], x[*] -> out[*]: grad * c * exp(x * input_scale) where x < 0, with c = alpha * scale * input_scale: 3 to 5 per output.
 
-    From the result y, if the forward was in place: grad * input_scale * (y + alpha * scale), 3 or 4 per output.
+    If the forward was in place, the formula uses the result y: grad * input_scale * (y + alpha * scale), 3 or 4 per output.
     """
     scaled = not math.isclose(input_scale, 1)
     if is_result:
@@ -171,7 +171,7 @@ log_sigmoid.shape(nn.LogSigmoid, layout=POINTWISE, passing=with_buffer)(same)
 
 @log_sigmoid.backward(*named("log_sigmoid_backward"))
 def log_sigmoid_backward(*, out: Spec) -> Cost:
-    """grad[*], x[*] -> out[*]: grad * (1 - sigmoid(x)): 3 per output, whatever a device's kernel buffers."""
+    """grad[*], x[*] -> out[*]: grad * (1 - sigmoid(x)): 3 per output, on every device."""
     return times(out.numel(), Cost(muls=1, adds=1, others=1))
 
 
@@ -181,7 +181,7 @@ softplus.shape(nn.Softplus, layout=POINTWISE)(same)
 
 @softplus.backward(*named("softplus_backward"))
 def softplus_backward(grad_output: Spec, input: Spec, beta: float, *, out: Spec) -> Cost:
-    """grad[*], x[*] -> out[*]: grad * z / (z + 1), z = exp(beta * x), up to a bound: 5 per output, 6 if beta is not 1."""
+    """grad[*], x[*] -> out[*]: grad * z / (z + 1) where x is below a bound, with z = exp(beta * x): 5 per output, 6 if beta is not 1."""
     return times(out.numel(), Cost(muls=1 + (beta != 1), adds=1, others=3))
 
 
@@ -199,13 +199,13 @@ sloped_relu.shape(F.leaky_relu, layout=POINTWISE)(sloped)
 
 @sloped_relu.backward(*named("leaky_relu_backward"))
 def leaky_relu_backward(*, out: Spec) -> Cost:
-    """grad[*], x[*] -> out[*]: grad * slope below 0: 2 per output."""
+    """grad[*], x[*] -> out[*]: grad * slope where x < 0: 2 per output."""
     return times(out.numel(), LEAKY)
 
 
 @sloped_relu.backward(*named("_prelu_kernel_backward"))
 def prelu_backward(grad_output: Spec, *, out: Any) -> Cost:
-    """grad[*], x[*], weight[*] -> out[*], out_weight[*]: grad * weight and grad * x below 0: 3 per element."""
+    """grad[*], x[*], weight[*] -> out[*], out_weight[*]: grad * weight and grad * x where x < 0: 3 per element."""
     return times(grad_output.numel(), Cost(muls=2, others=1))
 
 
@@ -213,7 +213,7 @@ def prelu_backward(grad_output: Spec, *, out: Any) -> Cost:
 def rrelu_backward(
     grad_output: Spec, input: Spec, noise: Spec, lower: float, upper: float, training: bool, *, out: Spec
 ) -> Cost:
-    """grad[*], x[*], noise[*] -> out[*]: grad * noise, 1 per output; in eval as leaky_relu_backward."""
+    """grad[*], x[*], noise[*] -> out[*]: grad * noise, 1 per output; in eval mode counted like leaky_relu_backward."""
     return times(out.numel(), Cost(muls=1) if training else LEAKY)
 
 
@@ -225,7 +225,7 @@ def glu(input: Spec, *, out: Spec) -> Cost:
 
 @glu.shape(nn.GLU, F.glu)
 def glu_shape(input: Spec, dim: int = -1) -> Spec | None:
-    """x[*, 2k] -> out[*, k], along the dim."""
+    """x[*, 2k] -> out[*, k], where 2k is the size of ``dim``."""
     if not input.dtype.is_floating_point or not -input.ndim <= dim < input.ndim or input[dim] % 2:
         return None
     dim %= input.ndim

@@ -1,7 +1,7 @@
-"""The aten level: rules for overloads without their own entry, read from schema and tags.
+"""Rules for overloads without their own entry, based on the overload's schema and tags.
 
-Views, moves, creations and queries that only aten has, and that a schema does not reveal, are declared here by name.
-Operators that compute but have neither an entry nor a rule stay unknown; tests/ops/test_aten.py lists those in aten.
+Some operators that compute nothing exist only in aten, and their schema does not show it: they are declared here by name.
+An operator that computes, but has neither an entry nor a rule, stays unknown. tests/ops/test_aten.py lists the unknown operators of aten.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ CHECKED = """
     sym_constrain_range sym_constrain_range_for_size
 """.split()
 BETWEEN_PROCESSES = {"c10d", "c10d_functional", "_c10d_functional", "_c10d_functional_autograd", "_dtensor"}
-"""The namespaces of torch.distributed: sums and compares inside its operators are not counted as the model's work."""
+"""The namespaces of torch.distributed. Arithmetic inside its operators, e.g. the sums of an all-reduce, is not counted."""
 WAITING = ("wait", "barrier", "check", "wrap")
 SCALARS = ("max", "norm", "powsum")
 """Ops that reduce each tensor of a list to one number."""
@@ -83,11 +83,11 @@ zero("create", "aten::empty_quantized", op="empty_quantized", traits=[EMPTY])
 
 
 def aten_rule(overload: OpOverload) -> Formula | None:
-    """Return the rule for an overload without its own entry; None if no rule applies.
+    """Return the rule for an overload without its own entry, or None if no rule applies.
 
-    Tried in this order: for ``prims`` (used by decompositions), aten's operator of the same name; no cost for a view, copy,
-    random factory or communication, by schema, tags or namespace; one operation per output element, by ``Tag.pointwise``; for an
-    in-place, ``out=`` or ``_foreach_`` form, the cost of the functional form.
+    The rules are tried in this order. An operator of ``prims`` (used by decompositions) counts like aten's operator with the same
+    name. A view, copy, random factory or communication, recognized by schema, tags or namespace, costs nothing. An operator with
+    ``Tag.pointwise`` costs 1 per output element. An in-place, ``out=`` or ``_foreach_`` form counts like the functional form.
     """
     space, _, name = overload._schema.name.partition("::")
     if space == "prims" and (entry := _of_aten(name)) is not None:
@@ -131,7 +131,8 @@ def _reason_why_free(overload: OpOverload) -> str:
 
 @lru_cache(maxsize=4096)
 def _is_pointwise(overload: OpOverload) -> bool:
-    """Return True for torch's forward operators with the pointwise tag; backward and other libraries' fused operators have it too."""
+    """Return True for torch's forward operators with the pointwise tag. Some operators with this tag are not pointwise: backward operators
+    and fused operators of other libraries."""
     name = overload._schema.name
     return torch.Tag.pointwise in overload.tags and _is_of_torch(name) and "backward" not in name
 
@@ -142,7 +143,7 @@ def _is_of_torch(name: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _functional(overload: OpOverload) -> OpOverload | OpOverloadPacket | None:
-    """Return the functional operator of an in-place, ``out=`` or list form; None for any other operator."""
+    """Return the functional operator of an in-place, ``out=`` or list form, or None for any other operator."""
     space, _, name = overload._schema.name.partition("::")
     if name.startswith("_foreach_"):
         stem = name.removeprefix("_foreach_").rstrip("_")
@@ -163,12 +164,12 @@ def _per_tensor(functional: OpOverload | OpOverloadPacket) -> FormulaFunction:
     one_number = functional._qualified_op_name.rpartition("::")[2].endswith(SCALARS)  # type: ignore[union-attr]
 
     def per_tensor(*args: Any, out: Any, **kwargs: Any) -> Cost:
-        """x[t][*] -> out[t][*]: the count of the op itself, for each tensor of the list."""
+        """x[t][*] -> out[t][*]: the cost of the op, summed over all tensors in the list."""
         entry = BASE.find(functional)
         tensors = next(value for value in (*args, *kwargs.values()) if _is_list(value))
         total = Cost()
         for i, tensor in enumerate(tensors):
-            # An in-place or out= form itself returns no tensors.
+            # An in-place or out= form of a list operator returns no tensors.
             result = out[i] if _is_list(out) and out else Spec((), tensor.dtype) if one_number else tensor
             given = tuple(_of(value, i) for value in args), {key: _of(value, i) for key, value in kwargs.items()}
             if entry is not None:

@@ -1,8 +1,8 @@
-"""Scaled dot-product attention, counted alike for every kernel: every query meets every key, whatever the mask leaves.
+"""Scaled dot-product attention counts the same for every kernel: every query with every key, even if a mask removes the pair.
 
-The backward is 4 products and the softmax's gradient. Fused kernels also recompute the scores, which they did not save.
-FlopCounterMode counts this fifth product; fxflops does not, so that a model costs the same with every kernel. For the same reason,
-scaling in the backward is always counted as in torch's plain products, which scale queries and keys, and so their gradients.
+The backward pass takes 4 matrix products and the softmax's gradient. Fused kernels also recompute the scores, because they do not save
+them. FlopCounterMode counts this fifth product; fxflops does not, so that a model costs the same with every kernel. For the same
+reason, scaling in the backward pass always counts like in torch's unfused code, which scales the gradients of queries and of keys.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def attention(
     *,
     out: Any,
 ) -> Cost:
-    """query[*, n, d], key[*, s, d], value[*, s, v] -> out[*, n, v]: softmax(scale * q k' + mask) v, dense.
+    """query[*, n, d], key[*, s, d], value[*, s, v] -> out[*, n, v]: softmax(scale * q k' + mask) v, for all n*s pairs.
 
-    Each of the n*s scores is d multiplies and d-1 adds, each output s multiplies and s-1 adds. A score is scaled (1),
-    masked if there is a mask or causality (1), and dropped out if dropout_p > 0 (1); softmax is s exps, s-1 adds and s
-    divides per row. These are torch_flops' numbers: https://github.com/zugexiaodui/torch_flops
-    Grouped queries: every query head is counted, as each meets the keys of its group. With ``attention="exact"``, ``out``
-    carries the number of pairs that the mask leaves.
+    Each score takes d multiplies and d-1 adds, and each output s multiplies and s-1 adds. Per score, scaling takes 1, a mask 1
+    (also a causal mask), and dropout 1 if dropout_p > 0. Softmax takes s exps, s-1 adds and s divides per row. torch_flops counts
+    the same: https://github.com/zugexiaodui/torch_flops
+    With grouped queries, every query head is counted with the keys of its group. With ``attention="exact"``, ``out`` has the
+    number of pairs that the mask leaves, and only these pairs are counted.
     """
     *batch, _, _ = first(out)
     n, d = query[-2:]
@@ -43,12 +43,12 @@ def attention(
 
 
 def dense(batch: int, n: int, s: int, d: int, v: int, masked: bool, dropout_p: float, out: Any) -> Cost:
-    """Return the cost of ``n`` queries and ``s`` keys of ``d`` elements, values of ``v``, in each of ``batch`` heads over all samples."""
+    """Return the cost of ``batch`` heads of all samples together, each with ``n`` queries, ``s`` keys, head size ``d`` and value size ``v``."""
     return of_pairs(batch * n, pairs_in(out, batch * n * s), d, v, masked, dropout_p)
 
 
 def of_pairs(rows: int, pairs: int, d: int, v: int, masked: bool, dropout_p: float) -> Cost:
-    """Return the cost of ``pairs`` of queries and keys of ``d`` elements, summed into ``rows`` outputs of ``v`` elements."""
+    """Return the cost of ``pairs`` query-key pairs of head size ``d``, whose values are summed into ``rows`` outputs of size ``v``."""
     softmax = Cost(others=2 * pairs, adds=max(pairs - rows, 0))
     pointwise = Cost(muls=pairs * (1 + (dropout_p > 0)), adds=pairs * masked)
     return contraction(d, pairs).plus(pointwise).plus(softmax).plus(added_up(pairs * v, rows * v))
@@ -69,9 +69,9 @@ def attention_backward(
     grad_input_mask: Sequence[bool] = (True, True, True, False),
     out: Any,
 ) -> Cost:
-    """grad[*, n, v], query[*, n, d], key[*, s, d], value[*, s, v] -> out_q[*, n, d], out_k[*, s, d], out_v[*, s, v]: 4 products; out_q, out_k scaled.
+    """grad[*, n, v], query[*, n, d], key[*, s, d], value[*, s, v] -> out_q[*, n, d], out_k[*, s, d], out_v[*, s, v]: 4 matrix products; out_q and out_k are scaled.
 
-    With weights P = softmax(scale * q k'): out_v = P' grad; dP = grad v', times the dropout mask, if any (1);
+    With weights P = softmax(scale * q k'): out_v = P' grad; dP = grad v', with dropout times the mask (1);
     dS = P * (dP - sum of P * dP); out_q = dS k * scale; out_k = dS' q * scale, scaled before the heads of a group are summed.
     The gradient of a bias, if requested, is dS summed over the dims along which the bias is broadcast.
     """
@@ -91,7 +91,7 @@ def flash_attention(
     *,
     out: Any,
 ) -> Cost:
-    """query[*, n, d], key[*, s, d], value[*, s, v] -> out[*, n, v]: as attention."""
+    """query[*, n, d], key[*, s, d], value[*, s, v] -> out[*, n, v]: counted like attention."""
     return attention(query, key, value, attn_mask, dropout_p, is_causal, out=out)
 
 
@@ -107,7 +107,7 @@ def efficient_attention(
     *,
     out: Any,
 ) -> Cost:
-    """query[*, n, d], key[*, s, d], value[*, s, v] -> out[*, n, v]: as attention."""
+    """query[*, n, d], key[*, s, d], value[*, s, v] -> out[*, n, v]: counted like attention."""
     return attention(query, key, value, attn_bias, dropout_p, is_causal, out=out)
 
 
@@ -115,13 +115,13 @@ def efficient_attention(
 def flex_attention(
     query: Spec, key: Spec, value: Spec, score_mod: Any = None, block_mask: Any = None, *, out: Any
 ) -> Cost:
-    """query[*, n, d], key[*, s, d], value[*, s, v] -> out[*, n, v]: as attention; score_mod and mask_mod are separate calls."""
+    """query[*, n, d], key[*, s, d], value[*, s, v] -> out[*, n, v]: counted like attention; the operations of score_mod and mask_mod count as separate calls."""
     return attention(query, key, value, out=out)
 
 
 @flex_attention.backward("higher_order::flex_attention_backward", op="attention_backward")
 def flex_attention_backward(*, query: Spec, key: Spec, value: Spec, out: Any) -> Cost:
-    """query[*, n, d], key[*, s, d], value[*, s, v] -> out_q, out_k, out_v: as attention_backward, without score_mod's gradient."""
+    """query[*, n, d], key[*, s, d], value[*, s, v] -> out_q, out_k, out_v: counted like attention_backward, without score_mod's gradient."""
     return products_of(query, key, value, math.prod(query[:-2]), query[-2], key[-2], 0.0, out)
 
 
@@ -136,20 +136,20 @@ def products_of(
     out: Any,
     bias: Spec | None = None,
 ) -> Cost:
-    """Return the cost of the backward for ``heads`` over all samples, each with ``n`` queries and ``s`` keys.
+    """Return the cost of the backward pass for ``heads`` heads of all samples together, each with ``n`` queries and ``s`` keys.
 
-    If ``out`` carries the number of pairs that the mask leaves, only these count.
+    If ``out`` has the number of pairs that the mask leaves, only these pairs are counted.
     """
     rows = heads * n
     pairs = pairs_in(out, rows * s)
-    # A key's gradient is scaled once per query head of its group: torch's plain products copy the key for each head.
+    # A key's gradient is scaled once per query head of its group: torch's unfused code copies the key for each head.
     return gradients_of_pairs(rows, heads * s, pairs, query, key, value, dropout_p, bias)
 
 
 def gradients_of_pairs(
     rows: int, keys: int, pairs: int, query: Spec, key: Spec, value: Spec, dropout_p: float, bias: Spec | None = None
 ) -> Cost:
-    """Return the cost of the gradients of ``pairs`` of ``rows`` queries and ``keys`` keys, over all heads."""
+    """Return the cost of the gradients for ``pairs`` query-key pairs. ``rows`` and ``keys`` count the queries and keys of all heads."""
     d, v = query[-1], value[-1]
     scaled = (rows + keys) * d
     return summed(

@@ -1,4 +1,7 @@
-"""Attention kernels that take heads last, and packed sequences, each counted as long as the longest."""
+"""Attention kernels for tensors [batch, length, heads, size] or for packed sequences.
+
+Every packed sequence counts as long as the longest one.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ def flash_attention_forward(
     *,
     out: Any,
 ) -> Cost:
-    """query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> out[b, n, h, v]: as attention; each packed sequence counts as the longest."""
+    """query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> out[b, n, h, v]: counted like attention; every packed sequence counts as long as the longest one."""
     return _heads_last(query, key, value, cum_seq_q, max_q, max_k, is_causal, dropout_p, out)
 
 
@@ -41,9 +44,9 @@ def heads_last_backward(
     bias_requires_grad: bool = False,
     out: Any,
 ) -> Cost:
-    """grad[b, n, h, v], query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> out_q, out_k, out_v: as attention_backward.
+    """grad[b, n, h, v], query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> out_q, out_k, out_v: counted like attention_backward.
 
-    Packed sequences, [sum of n, h, d], each count as the longest; ``cum_seq_q`` holds their starts.
+    Packed sequences have the shape [sum of n, h, d], and ``cum_seq_q`` has their starts. Each sequence counts as long as the longest one.
     """
     given = bias if bias_requires_grad else None
     n, h, _ = query[-3:]
@@ -68,7 +71,7 @@ def efficient_attention_forward(
     *,
     out: Any,
 ) -> Cost:
-    """query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> out[b, n, h, v]: as attention; each packed sequence counts as the longest."""
+    """query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> out[b, n, h, v]: counted like attention; every packed sequence counts as long as the longest one."""
     masked = bias is not None or custom_mask_type != 0
     return _heads_last(query, key, value, cu_seqlens_q, max_seqlen_q, max_seqlen_k, masked, dropout_p, out)
 
@@ -89,7 +92,7 @@ def cudnn_attention_forward(
     *,
     out: Any,
 ) -> Cost:
-    """query[*, n, d], key[*, s, d], value[*, s, v] -> out[*, n, v]: as attention; each packed sequence counts as the longest."""
+    """query[*, n, d], key[*, s, d], value[*, s, v] -> out[*, n, v]: counted like attention; every packed sequence counts as long as the longest one."""
     if cum_seq_q is None:
         return attention(query, key, value, attn_bias, dropout_p, is_causal, out=out)
     masked = attn_bias is not None or is_causal
@@ -102,7 +105,7 @@ def cudnn_attention_forward(
 def cudnn_attention_backward(
     *, query: Spec, key: Spec, value: Spec, cum_seq_q: Spec | None, max_q: int, max_k: int, dropout_p: float, out: Any
 ) -> Cost:
-    """grad[*, n, v], query[*, n, d], key[*, s, d], value[*, s, v] -> out_q[*, n, d], out_k[*, s, d], out_v[*, s, v]: as attention_backward."""
+    """grad[*, n, v], query[*, n, d], key[*, s, d], value[*, s, v] -> out_q[*, n, d], out_k[*, s, d], out_v[*, s, v]: counted like attention_backward."""
     if cum_seq_q is not None:
         packed: dict[str, Any] = {"cum_seq_q": cum_seq_q, "max_q": max_q, "max_k": max_k}
         return heads_last_backward(query=query, key=key, value=value, **packed, dropout_p=dropout_p, out=out)
@@ -120,7 +123,7 @@ def _heads_last(
     dropout_p: float,
     out: Any,
 ) -> Cost:
-    """Return the cost for tensors [b, n, h, d], or for packed tensors [sum of n, h, d] with the ``starts`` of their sequences."""
+    """Return the cost for tensors [b, n, h, d], or for packed tensors [sum of n, h, d] whose sequences begin at ``starts``."""
     n, h, d = query[-3:]
     b, s = math.prod(query[:-3]), key[-3]
     if starts is not None:

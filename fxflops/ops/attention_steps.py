@@ -1,6 +1,6 @@
-"""The shape rule of ``scaled_dot_product_attention``: the kernel used on CPU, and the tensors that it allocates.
+"""The shape rule of ``scaled_dot_product_attention``: which kernel runs on CPU, and which tensors the kernel allocates.
 
-Torch itself decides whether the fused kernel runs (``torch._fused_sdp_choice``). Otherwise plain products run, in the steps of
+Torch itself decides whether the fused kernel runs (``torch._fused_sdp_choice``). If not, unfused matrix products run, in the steps of
 https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/transformers/attention.cpp
 """
 
@@ -75,7 +75,7 @@ def _fused(query: Placed, mask: Placed | None) -> Result | None:
 
 
 def _products(query: Placed, key: Placed, value: Placed, mask: Placed | None, is_causal: bool) -> Result | None:
-    """Return the result of plain products: queries and keys are scaled first, and the scaled queries stay alive to the end."""
+    """Return the result of the unfused products. Queries and keys are scaled first; the scaled queries stay alive to the end."""
     *batch, n, d = query
     s, v = value[-2:]
     if (
@@ -118,7 +118,7 @@ def _products(query: Placed, key: Placed, value: Placed, mask: Placed | None, is
 
 
 def _numbers(held: Lifetimes, mask: Spec, dtype: torch.dtype) -> None:
-    """Convert a boolean mask to a mask of numbers, each chosen from one of two scalar tensors."""
+    """Track the tensors of converting a boolean mask to numbers: two scalar tensors, and the mask of numbers."""
     chosen = [held.make(Spec((), dtype)) for _ in range(2)]
     held.make(Spec(mask, dtype))
     held.free(*chosen)

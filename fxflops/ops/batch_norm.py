@@ -1,7 +1,7 @@
-"""Batch and instance norm, counted as in norm.py: only the gradients include the mean and the deviation.
+"""Batch and instance norm, counted like the norms in norm.py: the forward excludes computing the mean and the deviation.
 
-With X = (x - mean) / std the gradient is (grad - mean(grad) - X * mean(grad * X)) * weight / std, each mean over a channel:
-https://arxiv.org/abs/1502.03167. The weight's gradient is the sum of grad * X, the bias's the sum of grad.
+With X = (x - mean) / std, the input's gradient is (grad - mean(grad) - X * mean(grad * X)) * weight / std, where each mean is over a
+channel: https://arxiv.org/abs/1502.03167. The weight's gradient is the sum of grad * X, and the bias's gradient is the sum of grad.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .norm import normalized
 )
 @formula(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d, *named("instance_norm"), op="instance_norm")
 def batch_norm(input: Spec, *, weight: Spec | None = None, bias: Spec | None = None, out: Any) -> Cost:
-    """input[n, c, *], weight[c], bias[c] -> out[n, c, *]: 2 per output, 1 each for weight and bias."""
+    """input[n, c, *], weight[c], bias[c] -> out[n, c, *]: 2 per output, plus 1 with a weight and 1 with a bias."""
     return normalized(out, weight, bias)
 
 
@@ -39,7 +39,7 @@ zero(
 
 
 def batch_normed(input: Spec, training: bool, *weights: Spec | None) -> Spec | None:
-    """x[n, c, *] -> out[n, c, *]; None if a weight does not fit, or if each mean would be over a single value."""
+    """x[n, c, *] -> out[n, c, *], or None if a weight has the wrong size or dtype, or if a channel has a single value in training."""
     if input.ndim < 2 or not input.dtype.is_floating_point or not input.numel():
         return None
     if training and input.numel() == input[1]:
@@ -58,7 +58,7 @@ def batch_moments(
     training: bool = False,
     **kwargs: Any,
 ) -> Passing:
-    """Return the result and, in training, each channel's mean and deviation, which the kernel also returns."""
+    """Return the result and, in training, the mean and deviation of each channel, which the kernel also returns."""
     channel = Spec((input[1],), out.dtype)
     return (out, channel, channel) if training or running_mean is None else ()
 
@@ -79,7 +79,7 @@ def batch_norm_shape(
 
 
 def batch_norm_of(*dims: int) -> Callable[..., Spec | None]:
-    """Return the rule of BatchNorm modules whose inputs have one of these numbers of dimensions."""
+    """Return the shape rule of a BatchNorm module whose input may have these numbers of dimensions."""
 
     def batch_norm_shape(
         input: Spec,
@@ -115,8 +115,8 @@ def batch_norm_backward(
 ) -> Cost:
     """grad[n, c, *], x[n, c, *], weight[c] -> out[n, c, *], out_weight[c], out_bias[c]: 9 per element and 1 per channel.
 
-    The sums of grad * X and of grad, the gradients of weight and bias, also give the means; the weight is multiplied by
-    1 / std. In eval, out is grad * weight / std, and 1 / std takes 2 per channel.
+    The sums of grad * X and of grad are the gradients of weight and bias, and also give the means. The weight is multiplied by
+    1 / std once per channel. In eval mode, out is grad * weight / std, and 1 / std takes 2 per channel.
     """
     n, c = input.numel(), input[1]
     to_input, to_weight, to_bias = output_mask
@@ -133,7 +133,7 @@ def batch_norm_backward(
 
 @batch_norm.backward(*named("cudnn_batch_norm_backward", "miopen_batch_norm_backward"), op="batch_norm_backward")
 def batch_norm_backward_of_library(input: Spec, grad_output: Spec, weight: Spec, *, out: Any) -> Cost:
-    """x[n, c, *], grad[n, c, *], weight[c] -> out[n, c, *], out_weight[c], out_bias[c]: as native_batch_norm_backward."""
+    """x[n, c, *], grad[n, c, *], weight[c] -> out[n, c, *], out_weight[c], out_bias[c]: counted like native_batch_norm_backward."""
     return batch_norm_backward(grad_output, input, weight, out=out)
 
 
@@ -148,7 +148,7 @@ def batch_norm_backward_reduce(*, input: Spec, weight_g: bool, out: Any) -> Cost
 def batch_norm_backward_elements(*, weight: Spec | None, out: Spec) -> Cost:
     """grad[n, c, *], x[n, c, *], sum[c], sum_x[c] -> out[n, c, *]: (grad - mean - (x - mean_x) * a) * b: 5 per output.
 
-    Per channel: 2 means from the given sums, a = mean(grad * (x - mean_x)) / std / std and b = weight / std: 4 or 5.
+    Each channel takes 4 or 5 more: 2 means from the sums, a = mean(grad * (x - mean_x)) / std / std, and b = weight / std.
     """
     n, c = out.numel(), out[1]
     return Cost(muls=2 * n + (2 + (weight is not None)) * c, adds=3 * n, others=2 * c)

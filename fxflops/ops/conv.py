@@ -1,8 +1,8 @@
 """Convolutions, in any number of dims, with groups, dilation, strides and every kind of padding.
 
-Windows are counted in full, even where they reach into the padding, as torch_flops and FlopCounterMode do. The input's gradient is
-the transposed convolution, or the convolution if the forward is transposed. With groups, each weight meets only the channels of
-its group (FlopCounterMode counts the weight's gradient ``groups`` times).
+Windows that reach into the padding count in full, like in torch_flops and FlopCounterMode. The gradient of a convolution's input is a
+transposed convolution. The gradient of a transposed convolution's input is a convolution. With groups, a weight is multiplied only
+with the channels of its own group. (FlopCounterMode counts the weight's gradient ``groups`` times.)
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .conv_transpose import conv_transpose
     "aten::cudnn_convolution",
 )
 def conv(input: Spec, weight: Spec, *, bias: Spec | None = None, out: Spec) -> Cost:
-    """input[*, g*i, *n], weight[o, i, *k] -> out[*, o, *m]: i*prod(k) multiply-adds less 1 add, plus bias."""
+    """input[*, g*i, *n], weight[o, i, *k] -> out[*, o, *m]: i*prod(k) multiplies and i*prod(k)-1 adds per output, plus 1 add with a bias."""
     return contraction(math.prod(weight[1:]), out.numel(), bias is not None)
 
 
@@ -74,7 +74,7 @@ def conv_tbc(input: Spec, weight: Spec, bias: Spec, pad: int = 0, *, out: Spec) 
 
 @formula(*named("convolution", "_convolution", "convolution_overrideable"), op="conv")
 def convolution(input: Spec, weight: Spec, bias: Spec | None, *, transposed: bool, out: Spec) -> Cost:
-    """input[*, g*i, *n], weight[o, i, *k] -> out[*, o, *m]: as conv, or as conv_transpose if transposed."""
+    """input[*, g*i, *n], weight[o, i, *k] -> out[*, o, *m]: counted like conv, or like conv_transpose if transposed."""
     return (conv_transpose if transposed else conv)(input, weight, bias=bias, out=out)
 
 
@@ -92,10 +92,10 @@ def convolution_backward(
     output_mask: Sequence[bool] = (True, True, True),
     out: Any,
 ) -> Cost:
-    """grad[b, o, *m], x[b, g*i, *n], weight[o, i, *k] -> out[b, g*i, *n], out_weight[o, i, *k], out_bias[o]: 3 contractions.
+    """grad[b, o, *m], x[b, g*i, *n], weight[o, i, *k] -> out[b, g*i, *n], out_weight[o, i, *k], out_bias[o]: 3 contractions, one for each gradient.
 
-    Input: i*prod(k) multiply-adds per element of grad, less 1 add per output (transposed: o*prod(k) per output).
-    Weight: b*prod(m) per output (transposed: b*prod(n)), less 1 add. Bias: b*prod(m) - 1 adds per output.
+    Input: i*prod(k) multiply-adds per element of grad, minus 1 add per output (transposed: o*prod(k) per output).
+    Weight: b*prod(m) per output (transposed: b*prod(n)), minus 1 add. Bias: b*prod(m) - 1 adds per output.
     """
     to_input, to_weight, to_bias = output_mask
     batch, _, *places = input if transposed else grad_output
@@ -110,6 +110,6 @@ def convolution_backward(
 def mps_convolution_transpose_backward(
     input: Spec, grad_output: Spec, weight: Spec, *, output_mask: Sequence[bool], out: Any
 ) -> Cost:
-    """x[b, i, *n], grad[b, g*o, *m], weight[i, o, *k] -> out[b, i, *n], out_weight[i, o, *k]: as convolution_backward."""
+    """x[b, i, *n], grad[b, g*o, *m], weight[i, o, *k] -> out[b, i, *n], out_weight[i, o, *k]: counted like convolution_backward."""
     given = {"grad_output": grad_output, "input": input, "weight": weight}
     return convolution_backward(**given, transposed=True, output_mask=(*output_mask, False), out=out)

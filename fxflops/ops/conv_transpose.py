@@ -19,9 +19,9 @@ from ._extend import CONTIGUOUS, Cost, Sizes, Spec, added_up, each, fits, formul
     "aten::cudnn_convolution_transpose",
 )
 def conv_transpose(input: Spec, weight: Spec, *, bias: Spec | None = None, out: Spec) -> Cost:
-    """input[*, i, *n], weight[i, o, *k] -> out[*, g*o, *m]: o*prod(k) multiply-adds per input, less 1 add per output, plus bias.
+    """input[*, i, *n], weight[i, o, *k] -> out[*, g*o, *m]: o*prod(k) multiply-adds per input, minus 1 add per output without a bias.
 
-    The first product of an output needs no add. Products that fall into the cropped border (``padding``) count, as in
+    The first product of an output needs no add. Products in the border that ``padding`` crops count too, like in
     torch.utils.flop_counter.
     """
     biases = Cost(adds=out.numel() if bias is not None else 0)
@@ -46,7 +46,7 @@ def conv_transpose_shape(
 ) -> Spec | None:
     """input[n, g*i, *s], weight[g*i, o, *k] -> out[n, g*o, *m], m = (s - 1) stride - 2 padding + dilation (k - 1) + output_padding + 1.
 
-    None if an output size is given.
+    Return None if ``output_size`` is passed.
     """
     dims = weight.ndim - 2
     if output_size is not None or input.ndim != dims + 2 or input.dtype is not weight.dtype or input.dtype.is_complex:

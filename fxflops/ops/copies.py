@@ -1,7 +1,7 @@
-"""Shape rules of ops that copy their input, or return it unchanged: reshape, contiguous, clone, pad, rows of a table.
+"""Shape rules of ops that copy their input or return it unchanged: reshape, contiguous, clone, pad, indexing.
 
-Whether ``reshape`` copies, and whether ``contiguous`` returns its input, depends on the strides. The rules cover new tensors and
-the input itself; torch makes the views.
+Strides decide whether ``reshape`` copies, and whether ``contiguous`` returns its input. The rules return new tensors or the input
+itself. For a view they return None, and torch makes the view.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from ._extend import (
 
 @shape(torch.reshape, torch.Tensor.reshape, layout=WHOLE)
 def reshape_shape(input: Placed, *shape: Any) -> Result | None:
-    """x[*] -> out[*], if it copies; None for a view."""
+    """x[*] -> out[*] if the result is a copy, or None if the result is a view."""
     sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
     return _copied(input, [*sizes]) if shape else None
 
 
 @shape(torch.flatten, torch.Tensor.flatten, layout=WHOLE)
 def flatten_shape(input: Placed, start_dim: int = 0, end_dim: int = -1) -> Result | None:
-    """x[*, *n, *] -> out[*, prod n, *], if it copies; None for a view."""
+    """x[*, *n, *] -> out[*, prod n, *] if the result is a copy, or None if the result is a view."""
     dims = len(input)
     if not (-dims <= start_dim < dims and -dims <= end_dim < dims):
         return None
@@ -52,7 +52,7 @@ def flatten_shape(input: Placed, start_dim: int = 0, end_dim: int = -1) -> Resul
 
 
 def _copied(input: Placed, sizes: list[int]) -> Result | None:
-    """Return a contiguous copy of these sizes, one of which may be -1; None for a view."""
+    """Return a contiguous copy with these sizes, one of which may be -1, or None if the result is a view."""
     if sizes.count(-1) == 1:
         rest = math.prod([size for size in sizes if size != -1])
         sizes[sizes.index(-1)] = input.numel() // rest
@@ -68,7 +68,7 @@ def _copied(input: Placed, sizes: list[int]) -> Result | None:
 
 @shape(torch.Tensor.contiguous, layout=WHOLE)
 def contiguous_shape(input: Placed, memory_format: Any = torch.contiguous_format) -> Result | None:
-    """x[*] -> x[*] if it already has this format, else out[*]."""
+    """x[*] -> x[*] if x already has this memory format, else a copy out[*]."""
     if memory_format is torch.contiguous_format:
         order: Sequence[int] = range(len(input))
     elif memory_format is torch.channels_last and len(input) == len(LAST):
@@ -93,7 +93,7 @@ def clone_shape(input: Placed, *, memory_format: Any = torch.preserve_format) ->
 
 @shape(F.pad, layout=WHOLE)
 def pad_shape(input: Placed, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Result | None:
-    """x[*, s] -> out[*, left + s + right], the last dimension first; a copy if nothing is added."""
+    """x[*, s] -> out[*, left + s + right]. ``pad`` begins with the last dim. If all widths are 0, the result is a copy."""
     if mode != "constant" or len(pad) % 2 or len(pad) > 2 * input.ndim:
         return None
     sizes = list(input)
@@ -111,7 +111,7 @@ def pad_shape(input: Placed, pad: Sequence[int], mode: str = "constant", value: 
 
 @shape(torch.Tensor.__getitem__, layout=WHOLE)
 def rows_shape(input: Placed, indices: Any) -> Result | None:
-    """x[n, *], indices[m] -> out[m, *]. None for numbers and slices, which give views, and for boolean masks."""
+    """x[n, *], indices[m] -> out[m, *], or None for a number or a slice, whose result is a view, and for a boolean mask."""
     if not isinstance(indices, Placed) or indices.dtype is not torch.int64 or not indices.ndim or not input.ndim:
         return None
     if 0 in input or 0 in indices or not all(each.strides == contiguous(each) for each in (input, indices)):

@@ -1,7 +1,8 @@
 """Multi-scale deformable attention: bilinear samples of feature maps, weighted and summed.
 
-Counted as the plain reference computes it with ``F.grid_sample``: ``ms_deform_attn_core_pytorch`` in ``models/ops`` of
-https://github.com/fundamentalvision/Deformable-DETR, also in mmcv and transformers: https://arxiv.org/abs/2010.04159, equation 3.
+The ops count like the reference code with ``F.grid_sample``, ``ms_deform_attn_core_pytorch`` in ``models/ops`` of
+https://github.com/fundamentalvision/Deformable-DETR, which mmcv and transformers also contain. Paper:
+https://arxiv.org/abs/2010.04159, equation 3.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def sampled(value: Spec, locations: Spec) -> tuple[Spec, Spec]:
 @library(*EXTENSIONS, op="deformable_attention", result=result, names=NAMES)
 @library(MMCV, op="deformable_attention", result=result)
 def deformable_attention(*, value: Spec, sampling_locations: Spec, out: Any) -> Cost:
-    """value[b, s, h, d], locations[b, q, h, l, p, 2], weights[b, q, h, l, p] -> out[b, q, hd]: samples of 4 taps, 1 multiply-accumulate per sampled element."""
+    """value[b, s, h, d], locations[b, q, h, l, p, 2], weights[b, q, h, l, p] -> out[b, q, hd]: bilinear samples of 4 taps each, and 1 multiply-accumulate per sampled element."""
     samples, grid = sampled(value, sampling_locations)
     outputs = math.prod(sampling_locations[:3]) * value[-1]
     places = Cost(muls=sampling_locations.numel(), adds=sampling_locations.numel())  # 2 * x - 1
@@ -61,5 +62,5 @@ def deformable_attention_backward(*, value: Spec, sampling_locations: Spec, out:
     ),
 )  # fmt: skip
 def extension_backward(*, value: Spec, sampling_locations: Spec, out: Any) -> Cost:
-    """grad[b, q, hd], value[b, s, h, d], locations[b, q, h, l, p, 2] -> out_value, out_locations, out_weights: as deformable_attention_backward."""
+    """grad[b, q, hd], value[b, s, h, d], locations[b, q, h, l, p, 2] -> out_value, out_locations, out_weights: counted like deformable_attention_backward."""
     return deformable_attention_backward(value=value, sampling_locations=sampling_locations, out=out)

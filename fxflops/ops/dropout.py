@@ -1,4 +1,7 @@
-"""Dropout: in training 2 multiplies per output, by the mask and the scale, and 1 in the backward, by their product; in eval nothing."""
+"""Dropout. In training, the forward multiplies each output by the mask and by the scale, and the backward by their product.
+
+In eval mode, dropout computes nothing.
+"""
 
 from __future__ import annotations
 
@@ -19,27 +22,27 @@ from ._traits import MAYBE_NOTHING
 def dropout(
     input: Spec, p: float = 0.5, training: bool = True, inplace: bool = False, *, train: bool = True, out: Spec
 ) -> Cost:
-    """x[*] -> out[*]: in training 2 multiplies per output (the mask, the scale), in eval nothing."""
+    """x[*] -> out[*]: 2 multiplies per output in training (by the mask and by the scale), nothing in eval mode."""
     return Cost(muls=2 * out.numel() if training and train and p > 0 else 0)
 
 
 @dropout.shape(nn.Dropout, F.dropout, layout=POINTWISE)
 def dropout_shape(input: Spec, p: float = 0.5, training: bool = True, inplace: bool = False) -> Spec | None:
-    """x[*] -> x[*] itself; None in training, which makes a mask."""
+    """x[*] -> x[*] itself in eval mode, or None in training, where dropout also makes a mask."""
     return None if training else input
 
 
 @formula(*named("native_dropout"), op="dropout")
 def native_dropout(input: Spec, p: float, train: bool | None = True, *, out: tuple[Spec, Spec]) -> Cost:
-    """x[*] -> out[*], mask[*]: as dropout; ``train`` None means training."""
+    """x[*] -> out[*], mask[*]: counted like dropout; ``train=None`` means training."""
     return dropout(input, p, train is not False, out=out[0])
 
 
 @native_dropout.backward(*named("native_dropout_backward"), op="dropout_backward")
 def native_dropout_backward(*, out: Spec) -> Cost:
-    """grad[*], mask[*] -> out[*]: grad * noise, the scaled mask of the forward pass: 1 per output.
+    """grad[*], mask[*] -> out[*]: grad * noise, where noise is the scaled mask of the forward pass: 1 per output.
 
-    On CPU autograd saved this noise. A GPU kernel scales the mask again; that is not counted, so that a model costs the same there.
+    On CPU, autograd saves the noise. A GPU kernel scales the mask again; this is not counted, so that CPU and GPU counts are equal.
     """
     return Cost(muls=out.numel())
 

@@ -1,7 +1,7 @@
-"""torch.einsum, two operands at a time, in torch's order.
+"""torch.einsum, counted as products of two operands at a time, in torch's order.
 
-Without opt_einsum the order is left to right; if opt_einsum is installed and enabled (``torch.backends.opt_einsum``), it chooses
-the order of three or more operands.
+Without opt_einsum the order is left to right; if opt_einsum is installed and enabled (``torch.backends.opt_einsum``), opt_einsum
+chooses the order of three or more operands.
 """
 
 from __future__ import annotations
@@ -41,27 +41,27 @@ from ._extend import (
 from ._lifetimes import Lifetimes
 
 PATH = "path"
-"""The fact of a result that holds the order of torch's products, if not left to right."""
+"""The name of a result's fact: the order in which torch multiplies the operands, recorded if it is not left to right."""
 Label = str | tuple[EllipsisType, int]
 Sizes = dict[Label, int]
 
 
 @formula(*named("einsum"))
 def einsum(*operands: Any, path: Sequence[int] | None = None, out: Spec) -> Cost:
-    """a[m, k], b[k, n] -> out[m, n]: k multiplies and k-1 adds per result of each product, k being the size it sums over.
+    """a[m, k], b[k, n] -> out[m, n]: k multiplies and k-1 adds per result of each product, where k is the size of the summed dims.
 
-    A dim that only one operand has, and the result lacks, is summed first (adds only). A diagonal is a view, and so is a dim
-    of length 1, which broadcasts. Elementwise and outer products contract nothing: 1 multiply per result.
+    A dim of one operand that is neither in another operand nor in the result is summed first, with adds only. Taking a diagonal
+    or broadcasting a dim of length 1 makes a view and costs nothing. Elementwise and outer products take 1 multiply per result.
     """
     return summed(*steps(operands, path, out))
 
 
 def steps(operands: Sequence[Any], path: Sequence[int] | None, out: Spec) -> Iterator[Cost]:
-    """Yield the cost of each step: before each product of two operands, the sums over dims that only one of them has.
+    """Yield the cost of each step: the sums over dims that only one operand of a product has, then the product.
 
-    ``path`` has the positions of the two operands of each product, which is appended to the operands: torch's own argument, see
-    https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/Linear.cpp. Without it the order is the one recorded
-    with ``out``, else left to right.
+    ``path`` is torch's own argument: the positions of the two operands of each product. The result of a product is appended to the
+    operands, see https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/Linear.cpp. Without ``path``, the order is the
+    one recorded with ``out``, or left to right if none is recorded.
     """
     terms, output = _parse(operands)
     in_order = [(0, 1), *((0, left - 1) for left in range(len(terms) - 1, 1, -1))] if len(terms) > 1 else [(0,)]
@@ -86,15 +86,15 @@ def order_now() -> tuple[Any, ...]:
 
 
 def path_taken(operands: Sequence[Any]) -> tuple[int, ...] | None:
-    """Return the path that ``torch.einsum`` passes to its kernel for these specs; None if the order is left to right.
+    """Return the path that ``torch.einsum`` passes to its kernel for these specs, or None if the order is left to right.
 
-    It comes from opt_einsum, as in torch: https://github.com/pytorch/pytorch/blob/main/torch/functional.py
+    The path comes from opt_einsum, like in torch: https://github.com/pytorch/pytorch/blob/main/torch/functional.py
     """
     given, order = list(specs_in(tuple(operands))), order_now()
     if len(given) < 3 or not order:
         return None
     contract_path = optimizer.get_opt_einsum().contract_path
-    state = random.getstate()  # some strategies search randomly, with Python's global generator
+    state = random.getstate()  # some strategies use Python's global random generator
     try:
         pairs = contract_path(operands[0], *map(tuple, given), shapes=True, optimize=order[0])[0]
     finally:
@@ -109,7 +109,7 @@ def _numel(sizes: Sizes) -> int:
 def _parse(operands: Sequence[Any]) -> tuple[list[Sizes], set[Label]]:
     """Return each operand's sizes by label, and the result's labels.
 
-    Torch itself turns an einsum written with lists of numbers into an equation before the call.
+    An einsum written with lists of numbers is already an equation here: torch converts it before the call.
     """
     inputs, arrow, result = operands[0].replace(" ", "").partition("->")
     subscripts = [_tokens(term) for term in inputs.split(",")]
@@ -131,13 +131,13 @@ def _parse(operands: Sequence[Any]) -> tuple[list[Sizes], set[Label]]:
 
 
 def _tokens(term: str) -> list[Any]:
-    """Return the letters of one operand, its three dots as one Ellipsis."""
+    """Return the letters of one operand's term in an equation, with three dots as one Ellipsis."""
     before, dots, after = term.partition("...")
     return [*before, *([...] if dots else []), *after]
 
 
 def _labels(tokens: Sequence[Any], ndim: int) -> list[Label]:
-    """Return one label per dim; the dims of an Ellipsis are labelled by their distance from its end."""
+    """Return one label per dim. The dims of an Ellipsis are labelled by their distance from the end of the Ellipsis."""
     spanned: list[Label] = [(..., -i) for i in range(ndim - len(tokens) + 1, 0, -1)]
     return [label for token in tokens for label in (spanned if token is ... else [token])]
 
@@ -147,9 +147,9 @@ def _labels(tokens: Sequence[Any], ndim: int) -> list[Label]:
 
 @einsum.shape(torch.einsum, layout=WHOLE)
 def einsum_shape(equation: Any, *operands: Any) -> Result | None:
-    """a[m, k], b[k, n] -> out[m, n], by torch's steps; None for one operand, for three or more, and for lists.
+    """a[m, k], b[k, n] -> out[m, n], in torch's steps, or None if there is no equation or not two operands.
 
-    Both operands get all dimensions, first the result's, then the summed ones, and are multiplied as batches of matrices:
+    Torch gives both operands all dims, first the result's dims, then the summed dims, and multiplies them as batches of matrices:
     https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/Linear.cpp
     """
     tensors = operands[0] if len(operands) == 1 and isinstance(operands[0], tuple) else operands
@@ -163,7 +163,7 @@ def einsum_shape(equation: Any, *operands: Any) -> Result | None:
         return None
     dims = range(len(sizes))
     sums = [dim for dim in dims if dim >= kept and left[dim] != 1 != right[dim]]
-    if any(left[dim] != right[dim] for dim in dims[kept:]):  # a dim to sum that only one operand has is summed first
+    if any(left[dim] != right[dim] for dim in dims[kept:]):  # torch first sums a dim that only one operand has
         return None
     out = Spec(sizes[:kept], left.dtype)
     if not sums:
@@ -177,7 +177,7 @@ def einsum_shape(equation: Any, *operands: Any) -> Result | None:
     of_right = [dim for dim in dims if dim not in (*both, *of_left, *sums)]
     if of_left and of_right and of_right[-1] < of_left[0] and swaps():
         left, right, of_left, of_right = right, left, of_right, of_left
-    # The product has size 1 in summed dimensions, and in those of size 1 in both operands.
+    # The product has size 1 in the summed dims, and in dims where both operands have size 1.
     product_of = both, of_left, of_right
     batch, rows, columns, inner = (
         math.prod(max(left[dim], right[dim]) for dim in dims) for dims in (*product_of, sums)
@@ -206,7 +206,7 @@ def einsum_shape(equation: Any, *operands: Any) -> Result | None:
 
 
 def _aligned(equation: str, tensors: Sequence[Placed]) -> tuple[Placed, Placed, int]:
-    """Return both operands with all dimensions in order, and the number of the result's dimensions. A diagonal raises."""
+    """Return both operands with all dims in the same order, and the number of dims of the result. Raises ValueError for a diagonal."""
     inputs, arrow, result = equation.replace(" ", "").partition("->")
     terms = [_labels(_tokens(term), spec.ndim) for term, spec in zip(inputs.split(","), tensors, strict=True)]
     counts = Counter(chain(*terms))
@@ -218,12 +218,12 @@ def _aligned(equation: str, tensors: Sequence[Placed]) -> tuple[Placed, Placed, 
         output = [*spanned, *(letter for letter in letters if counts[letter] == 1)]
     labels: list[Any] = [*output, *(label for label in (*spanned, *letters) if label not in output)]
     if len({*labels}) < len(labels) or len(labels) != len(counts):
-        raise ValueError("a label of the result is repeated, or in no operand")
+        raise ValueError("a label of the result is repeated, or is missing in all operands")
     operands = []
     for term, tensor in zip(terms, tensors, strict=True):
         if len({*term}) < len(term):
-            raise ValueError("a diagonal")
-        # Torch appends the dimensions that an operand lacks, with stride 1.
+            raise ValueError("an operand repeats a label: einsum takes its diagonal")
+        # Torch appends the dims that an operand does not have, with stride 1.
         sizes: dict[Any, int] = dict(zip(term, tensor, strict=True))
         strides: dict[Any, int] = dict(zip(term, tensor.strides, strict=True))
         operands.append(
@@ -237,7 +237,7 @@ def _aligned(equation: str, tensors: Sequence[Placed]) -> tuple[Placed, Placed, 
 
 @cache
 def swaps() -> bool:
-    """Return True if this torch swaps operands whose dims come in the opposite order in the result, to avoid a permute."""
+    """Return True if this version of torch swaps the operands when the result has their dims in the opposite order."""
     with DisableTorchFunction(), disable_current_modes():
         x = torch.empty(2, 2, device="meta")
         return bool(torch.einsum("ij,jk->ki", x, x).is_contiguous())

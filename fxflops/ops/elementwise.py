@@ -1,4 +1,4 @@
-"""Pointwise arithmetic: one operation per output element, fused ops by their definition."""
+"""Pointwise arithmetic: one operation per output element. Fused ops count each operation of their definition."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ DUNDERS = {"and": "and", "or": "or", "xor": "xor", "lshift": "left_shift", "rshi
 def pointwise(*, out: Any) -> Cost:
     """x[*] -> out[*]: 1 per output.
 
-    Nothing if the method returns NotImplemented, so that Python decides: ``x == None`` is False.
+    A method that returns NotImplemented computes nothing, e.g. in ``x == None``.
     """
     return Cost(others=next(specs_in(out), Spec((0,))).numel())
 
 
 DEFINED = frozenset("abs absolute neg negative reciprocal square sgn pow float_power".split())
-"""Ops that are several real operations on complex numbers. A function such as exp or sqrt counts 1 there too."""
+"""Ops that take several real operations on complex numbers. A function such as exp or sqrt counts 1 for a complex number too."""
 for _name in (*UNARY, *BINARY, *SPECIAL, *ALIASES):
     if _name in DEFINED:
         continue
@@ -78,24 +78,24 @@ def reciprocal(input: Spec, *, out: Spec) -> Cost:
 
 @formula(*named("square"))
 def square(input: Spec, *, out: Spec) -> Cost:
-    """x[*] -> out[*]: 1 per output; complex: as x * x."""
+    """x[*] -> out[*]: 1 per output; complex: counted like x * x."""
     return mul(out=out) if is_complex(input) else Cost(others=out.numel())
 
 
 @formula(*named("sgn"))
 def sgn(input: Spec, *, out: Spec) -> Cost:
-    """x[*] -> out[*]: 1 per output; complex: x / abs(x): as abs, and 2 divides."""
+    """x[*] -> out[*]: 1 per output; complex: x / abs(x): the cost of abs, plus 2 divides."""
     return by_parts(out.numel(), muls=2, adds=1, others=3) if is_complex(input) else Cost(others=out.numel())
 
 
 POWERS = {2: 1, 3: 2, -2: 1, -1: 0}
-"""The products in a complex power with each exponent; torch computes other powers by exp and log."""
+"""The number of complex products in a power with each of these exponents; torch computes other powers with exp and log."""
 
 
 @formula(*(target for target in named("pow") if target is not torch.Tensor.__rpow__), op="pow")
 @formula(*named("float_power"), op="float_power")
 def pow(input: Any, exponent: Any = None, *, out: Any) -> Cost:
-    """x[*] ** y[*] -> out[*]: 1 per output; complex x with y = 2, 3: as x * x, x * x * x; -1, -2: as reciprocal(x), reciprocal(x * x)."""
+    """x[*] ** y[*] -> out[*]: 1 per output; complex x: y = 2 counts like x * x, 3 like x * x * x, -1 like reciprocal(x), -2 like reciprocal(x * x)."""
     computed = next(specs_in(out), Spec((0,)))  # empty if the method returns NotImplemented
     if isinstance(exponent, Spec) or exponent not in POWERS or not is_complex(input):
         return pointwise(out=out)
@@ -107,7 +107,7 @@ formula(torch.Tensor.__rpow__, op="pow")(pointwise)
 
 
 def same(input: Spec, inplace: bool = False) -> Spec | None:
-    """x[*] -> out[*]; None unless x is floating point."""
+    """x[*] -> out[*], or None if x is not floating point."""
     if not input.dtype.is_floating_point:
         return None
     return input if inplace else Spec(input, input.dtype)
@@ -124,7 +124,7 @@ shape(*spelled(LIKE_THEIR_INPUT.replace(" ", "_ ") + "_", torch, torch.Tensor), 
 
 @shape(*spelled("clamp clip clamp_min clamp_max", torch, torch.Tensor), layout=ORDERED)
 def clamp_shape(input: Spec, min: float | None = None, max: float | None = None) -> Spec | None:
-    """x[*] -> out[*]; None if a bound is a tensor."""
+    """x[*] -> out[*], or None if a bound is a tensor."""
     numbers = all(value is None or type(value) in NUMBER for value in (min, max))
     return same(input) if numbers and (min, max) != (None, None) else None
 
@@ -142,14 +142,14 @@ def comparison(input: Any, other: Any) -> Spec | None:
 
 @shape(torch.masked_fill, torch.Tensor.masked_fill)
 def masked_fill_shape(input: Spec, mask: Spec, value: Any) -> Spec | None:
-    """x[*], m[*] -> out[*], the mask broadcast to it."""
+    """x[*], m[*] -> out[*], where the mask m is broadcast to x."""
     if type(value) not in NUMBER or mask.dtype is not torch.bool or not input.dtype.is_floating_point:
         return None
     return Spec(input, input.dtype) if broadcast(input, mask) == tuple(input) else None
 
 
 def together(*operands: Any) -> Spec | None:
-    """Return the broadcast result of floating-point tensors of one dtype and of numbers; None for other operands."""
+    """Return the broadcast result of floating-point tensors of one dtype and of numbers, or None for other operands."""
     specs = [value for value in operands if isinstance(value, Spec)]
     if len({spec.dtype for spec in specs}) != 1 or not specs[0].dtype.is_floating_point:
         return None
@@ -161,19 +161,19 @@ def together(*operands: Any) -> Spec | None:
 
 @formula(*named("logit_backward"))
 def logit_backward(grad_output: Spec, input: Spec, eps: float | None = None, *, out: Spec) -> Cost:
-    """grad[*], x[*] -> out[*]: grad / (x * (1 - x)): 3 per output, 5 with the two bounds that eps sets."""
+    """grad[*], x[*] -> out[*]: grad / (x * (1 - x)): 3 per output, or 5 if ``eps`` clamps x."""
     return times(out.numel(), Cost(muls=1, adds=1, others=1 if eps is None else 3))
 
 
 @formula(*named("where"))
 def where(*, out: Any) -> Cost:
-    """condition[*], x[*], y[*] -> out[*]: 1 selection per output; with a condition alone, nothing."""
+    """condition[*], x[*], y[*] -> out[*]: 1 selection per output; nothing if only the condition is passed."""
     return Cost(others=out.numel() if isinstance(out, Spec) else 0)
 
 
 @where.shape(torch.where, layout=POINTWISE)
 def where_shape(condition: Spec, input: Any, other: Any) -> Spec | None:
-    """c[*], x[*], y[*] -> out[*], broadcast; None if a choice is a number."""
+    """c[*], x[*], y[*] -> out[*], broadcast, or None if x or y is a number."""
     if not isinstance(input, Spec) or not isinstance(other, Spec) or condition.dtype is not torch.bool:
         return None
     chosen = together(input, other)
@@ -184,7 +184,7 @@ def where_shape(condition: Spec, input: Any, other: Any) -> Spec | None:
 @formula(*named("add"), op="add")
 @formula(*named("sub", "subtract", "rsub"), op="sub")
 def add(input: Any, other: Any, alpha: float = 1, *, out: Spec) -> Cost:
-    """x[*] + alpha * y[*] -> out[*]: 1 add per output, 1 more multiply if alpha is not 1."""
+    """x[*] + alpha * y[*] -> out[*]: 1 add per output, plus 1 multiply if alpha is not 1."""
     return Cost(muls=0 if alpha == 1 else out.numel(), adds=out.numel())
 
 
@@ -196,9 +196,9 @@ def mul(*, out: Spec) -> Cost:
 
 @formula(*named("div", "divide", "true_divide"))
 def div(input: Any, other: Any = None, *, out: Spec) -> Cost:
-    """x[*] / y[*] -> out[*]: 1 divide per output; a rounding mode is part of it. Complex: by the definition of the quotient.
+    """x[*] / y[*] -> out[*]: 1 divide per output, which includes rounding by ``rounding_mode``; complex: 11 per output.
 
-    (a + bi) / (c + di) = ((ac + bd) + (bc - ad)i) / (c^2 + d^2): 6 multiplies, 3 adds and 2 divides.
+    The complex quotient (a + bi) / (c + di) = ((ac + bd) + (bc - ad)i) / (c^2 + d^2) takes 6 multiplies, 3 adds and 2 divides.
     """
     return by_parts(out.numel(), muls=6, adds=3, others=2) if is_complex(input, other) else Cost(others=out.numel())
 
@@ -216,7 +216,7 @@ def div(input: Any, other: Any = None, *, out: Spec) -> Cost:
 )
 @shape(*spelled("pow maximum minimum remainder atan2", torch, torch.Tensor), layout=POINTWISE)
 def arithmetic(input: Any, other: Any, *former: Any) -> Spec | None:
-    """x[*], y[*] -> out[*], broadcast; None if dtypes differ, and for the deprecated ``add(x, alpha, y)``."""
+    """x[*], y[*] -> out[*], broadcast, or None if dtypes differ, and for the deprecated ``add(x, alpha, y)``."""
     return None if former else together(input, other)
 
 
@@ -232,7 +232,10 @@ def arithmetic_in_place(input: Spec, other: Any, *former: Any) -> Spec | None:
 
 @add.shape(torch.Tensor.__rsub__, layout=POINTWISE)
 def arithmetic_reversed(input: Spec, other: Any) -> Spec | None:
-    """x[*], a number -> out[*]; None for two tensors, which the kernel swaps. No rule for 1 / x: it is a reciprocal and a product."""
+    """x[*], a number -> out[*], or None for two tensors, because the kernel swaps them.
+
+    1 / x has no rule: torch computes a reciprocal and a product.
+    """
     return None if isinstance(other, Spec) else together(input, other)
 
 
@@ -244,13 +247,13 @@ def lerp(*, out: Spec) -> Cost:
 
 @formula(*named("addcmul"))
 def addcmul(input: Spec, tensor1: Spec, tensor2: Spec, value: float = 1, *, out: Spec) -> Cost:
-    """x[*] + value * a[*] * b[*] -> out[*]: 1 multiply and 1 add per output, 1 more multiply if value is not 1."""
+    """x[*] + value * a[*] * b[*] -> out[*]: 1 multiply and 1 add per output, plus 1 multiply if value is not 1."""
     return Cost(muls=(1 + (value != 1)) * out.numel(), adds=out.numel())
 
 
 @formula(*named("addcdiv"))
 def addcdiv(input: Spec, tensor1: Spec, tensor2: Spec, value: float = 1, *, out: Spec) -> Cost:
-    """x[*] + value * a[*] / b[*] -> out[*]: 1 divide, as div, and 1 add per output, 1 more multiply if value is not 1."""
+    """x[*] + value * a[*] / b[*] -> out[*]: the cost of div and 1 add per output, plus 1 multiply if value is not 1."""
     return Cost(muls=(value != 1) * out.numel(), adds=out.numel()).plus(div(tensor1, tensor2, out=out))
 
 
@@ -271,7 +274,7 @@ def xlogy(*, out: Spec) -> Cost:
 @formula(torch.polar, "aten::polar")
 def polar(*, out: Spec) -> Cost:
     """abs[*], angle[*] -> out[*]: a cosine, a sine and 2 multiplies of real numbers per output."""
-    # As muls they would count as complex products, since the result is complex.
+    # Not muls: with a complex result, muls would count as complex products.
     return Cost(others=4 * out.numel())
 
 
@@ -289,23 +292,23 @@ def isclose(*, out: Spec) -> Cost:
 
 @formula(*named("allclose"))
 def allclose(input: Spec, other: Spec, *, out: bool) -> Cost:
-    """x[*], y[*] -> bool: as isclose, per element."""
+    """x[*], y[*] -> bool: the cost of isclose for each element."""
     return isclose(out=Spec(torch.broadcast_shapes(input, other)))
 
 
 @formula(*named("isin"))
 def isin(elements: Any, test_elements: Any, *, out: Spec) -> Cost:
-    """x[*], tests[m] -> out[*]: m compares per output: every pair, our own convention."""
+    """x[*], tests[m] -> out[*]: m compares per output, since fxflops counts a compare of every pair."""
     return Cost(others=out.numel() * (test_elements.numel() if isinstance(test_elements, Spec) else 1))
 
 
 @formula(*named("bucketize"))
 def bucketize(input: Any, boundaries: Spec, *, out: Spec) -> Cost:
-    """x[*], boundaries[k] -> out[*]: ceil(log2(k + 1)) compares per output: a binary search."""
+    """x[*], boundaries[k] -> out[*]: ceil(log2(k + 1)) compares per output, for a binary search."""
     return Cost(others=out.numel() * math.ceil(math.log2(boundaries[-1] + 1)))
 
 
 @formula(*named("searchsorted"))
 def searchsorted(sorted_sequence: Spec, *, out: Spec) -> Cost:
-    """sorted[*, k], x[*] -> out[*]: as bucketize."""
+    """sorted[*, k], x[*] -> out[*]: counted like bucketize."""
     return bucketize(None, sorted_sequence, out=out)

@@ -22,7 +22,7 @@ zero("move", torch.embedding, "aten::embedding", op="embedding")
 
 @formula(nn.Embedding, F.embedding, traits=[LOOKUPS])
 def embedding(input: Spec, weight: Spec, *, max_norm: float | None = None, norm_type: float = 2.0, out: Spec) -> Cost:
-    """input[*], weight[v, d] -> out[*, d]: nothing; with max_norm, as embedding_renorm."""
+    """input[*], weight[v, d] -> out[*, d]: nothing; with max_norm, counted like embedding_renorm."""
     return Cost() if max_norm is None else embedding_renorm(weight, input, max_norm, norm_type, out=weight)
 
 
@@ -40,15 +40,15 @@ def embedding_shape(
 
 @embedding.backward(*named("embedding_dense_backward"))
 def embedding_backward(grad_output: Spec, *, scale_grad_by_freq: bool, out: Spec) -> Cost:
-    """grad[n, d], indices[n] -> out[v, d]: 1 add per element looked up, and 1 divide if scaled by its row's frequency."""
+    """grad[n, d], indices[n] -> out[v, d]: 1 add per element looked up, plus 1 divide if gradients are scaled by the frequency of their row."""
     return Cost(adds=grad_output.numel(), others=grad_output.numel() if scale_grad_by_freq else 0)
 
 
 @formula(*named("embedding_renorm"))
 def embedding_renorm(weight: Spec, indices: Spec, max_norm: float, norm_type: float = 2.0, *, out: Spec) -> Cost:
-    """weight[v, d], indices[n] -> weight[v, d]: the norm of each row looked up and 1 compare; 1 divide, d multiplies.
+    """weight[v, d], indices[n] -> weight[v, d]: per row looked up, its norm, 1 compare, 1 divide and d multiplies.
 
-    An upper bound: as if all rows looked up were distinct and too long.
+    The count is an upper bound: all rows looked up are assumed to be distinct, and their norms to exceed max_norm.
     """
     rows = Spec((indices.numel(), weight[-1]))
     return norm(rows, norm_type, out=Spec(rows[:1])).plus(Cost(muls=rows.numel(), others=2 * rows[0]))
@@ -67,7 +67,7 @@ def embedding_bag(
 ) -> Cost:
     """input[n], weight[v, d] -> out[bags, d]: n - bags adds (max: compares) per column; mean: 1 divide per output.
 
-    Sample weights: 1 multiply per element looked up; max_norm: as in embedding. Bags are assumed not to be empty.
+    Sample weights take 1 multiply per element looked up. max_norm costs as much as in embedding. All bags are assumed to have elements.
     """
     looked_up = input.numel() * weight[-1]
     joined = max(looked_up - out.numel(), 0)
@@ -87,7 +87,7 @@ def embedding_bag(
 def embedding_bag_native(
     weight: Spec, indices: Spec, *, mode: int = 0, per_sample_weights: Any = None, out: Any
 ) -> Cost:
-    """weight[v, d], indices[n] -> out[bags, d]: as embedding_bag."""
+    """weight[v, d], indices[n] -> out[bags, d]: counted like embedding_bag."""
     return embedding_bag(indices, weight, mode=MODES[mode], per_sample_weights=per_sample_weights, out=first(out))
 
 
@@ -105,9 +105,10 @@ def bags_of_cpu(
     *,
     learns: bool = False,
 ) -> tuple[int, ...]:
-    """Return the bytes of each index's bag, of the bags' sizes, and of each maximum's index (in other modes the sizes again).
+    """Return the bytes of three results: the bag of each index, the size of each bag, and the index of each maximum.
 
-    The fast path of a sum does not store each index's bag (aten/src/ATen/native/EmbeddingBag.cpp, ``make_offset2bag_out``).
+    In modes other than max, the third result has the sizes of the bags again. The fast path of a sum does not store the bag of each
+    index (aten/src/ATen/native/EmbeddingBag.cpp, ``make_offset2bag_out``).
     """
     itemsize: int = offsets.dtype.itemsize
     bags, is_sum = offsets.numel(), MODES[mode] == "sum"
@@ -124,7 +125,7 @@ def bags_of_cpu(
 
 @stores("aten::_embedding_bag", device="cpu")
 def bags_of_cpu_with_backward(*args: Any) -> tuple[int, ...]:
-    """Return the bytes as :func:`bags_of_cpu` does, but without a size for the end of the last bag."""
+    """Return the same bytes as :func:`bags_of_cpu`, for a call that autograd records."""
     nbytes: tuple[int, ...] = bags_of_cpu(*args, learns=True)
     return nbytes
 
@@ -140,9 +141,10 @@ def embedding_bag_backward(
     sparse: bool = False,
     out: Spec,
 ) -> Cost:
-    """grad[bags, d], indices[n] -> out[v, d]: 1 add per element looked up; mean: 1 divide per element of grad; max: 1 add each.
+    """grad[bags, d], indices[n] -> out[v, d]: 1 add per element looked up (max: per element of grad); mean: 1 divide per element of grad.
 
-    Per element looked up, sample weights add 1 multiply, scaling by a row's frequency 1 divide. A sparse gradient needs no adds.
+    Sample weights take 1 multiply per element looked up, and scaling by a row's frequency takes 1 divide. A sparse gradient needs
+    no adds.
     """
     picked = grad.numel() if MODES[mode] == "max" else indices.numel() * grad[-1]
     return Cost(

@@ -18,7 +18,7 @@ from .quantized import CHOOSE, DEQUANTIZE, QUANTIZE
     *named("_fake_quantize_learnable_per_tensor_affine", "_fake_quantize_learnable_per_channel_affine"),
 )
 def fake_quantize(input: Spec, *, out: Any) -> Cost:
-    """x[*] -> out[*]: quantize and dequantize: 6 per output; a mask for the backward is not counted."""
+    """x[*] -> out[*]: 6 per output, to quantize and dequantize; the mask for the backward pass is not counted."""
     return times(input.numel(), QUANTIZE.plus(DEQUANTIZE))
 
 
@@ -29,8 +29,9 @@ def fake_quantize(input: Spec, *, out: Any) -> Cost:
 def fake_quantize_backward(grad: Spec, input: Spec, scale: Spec, *, out: Any) -> Cost:
     """grad[*], x[*], scale[c] -> out[*], out_scale[c], out_zero_point[c]: 7 per element, 2 sums and 4 operations per channel.
 
-    v = x / scale, its rounding plus the zero point, and 2 bounds; within them grad * (round(v) - v) goes to the scale,
-    beyond -grad * scale to the zero point; both sums are multiplied by a factor. https://arxiv.org/abs/1902.08153
+    v = x / scale is rounded, shifted by the zero point and compared with 2 bounds. Within the bounds, grad * (round(v) - v) is
+    added to the scale's gradient. Outside, -grad * scale is added to the zero point's gradient. Both sums are multiplied by a
+    factor. https://arxiv.org/abs/1902.08153
     """
     n, channels = first(out).numel(), scale.numel()
     sums = Cost(muls=3 * channels, adds=2 * max(n - channels, 0), others=channels)
@@ -43,9 +44,9 @@ def fake_quantize_backward(grad: Spec, input: Spec, scale: Spec, *, out: Any) ->
     op="fake_quantize",
 )
 def observed_fake_quantize(input: Spec, *, ch_axis: int, per_row_fake_quant: bool = False, out: Any) -> Cost:
-    """x[*, c] -> out[*, c]: the range of each channel, 2 moving averages of 3, 8 for scale and zero point, then as fake_quantize.
+    """x[*, c] -> out[*, c]: per channel, the range, 2 moving averages (3 each), 8 for scale and zero point; plus the cost of fake_quantize.
 
-    Observer and quantizer are assumed on: their flags are tensor values, which a formula cannot read.
+    Observer and quantizer are assumed to be on, because their flags are tensor values, which a formula cannot read.
     """
     channels = input[ch_axis] if per_row_fake_quant else 1
     chosen = times(channels, CHOOSE.plus(Cost(muls=2, adds=4)))

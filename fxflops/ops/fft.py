@@ -1,6 +1,6 @@
-"""Fourier transforms, in real operations: 5 n log2 n for n complex points, half that if input or output is real.
+"""Fourier transforms, in real operations: 5 n log2 n for n complex points, half of it if the input or output is real.
 
-The nominal figure of FFTW's benchmarks, the same for every length and library: http://www.fftw.org/speed/method.html
+FFTW's benchmarks use this nominal count for every length and library: http://www.fftw.org/speed/method.html
 Scaling by ``norm`` is not counted. In several dims, n is the product of the lengths.
 """
 
@@ -64,14 +64,14 @@ def fft_to_half(input: Spec, dim: Sequence[int], *, out: Spec) -> int:
 
 @formula(*named("stft"))
 def stft(input: Spec, n_fft: int, *, window: Spec | None = None, out: Spec) -> int:
-    """input[*, t], window[n] -> out[*, f, frames]: n multiplies by the window and a transform of n points per frame."""
+    """input[*, t], window[n] -> out[*, f, frames]: per frame, n multiplies by the window and a transform of n points."""
     frames = out.numel() // (out[-2] if out.dtype.is_complex else 2 * out[-3])
     return frames * n_fft * (window is not None) + _operations(n_fft, frames, not input.dtype.is_complex)
 
 
 @formula(*named("istft"))
 def istft(input: Spec, n_fft: int, *, window: Spec | None = None, out: Spec) -> int:
-    """input[*, f, frames], window[n] -> out[*, t]: a transform of n points, n multiplies and n adds per frame, 1 divide per output."""
+    """input[*, f, frames], window[n] -> out[*, t]: per frame, a transform of n points, n multiplies and n adds; plus 1 divide per output."""
     frames = input.numel() // input[-2]
     multiplied_and_added = frames * n_fft * (1 + (window is not None))
     return multiplied_and_added + _operations(n_fft, frames, not out.dtype.is_complex) + out.numel()

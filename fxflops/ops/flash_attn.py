@@ -1,12 +1,13 @@
-"""FlashAttention 2 and 3: fused attention by the library's public functions, including packed sequences and KV caches.
+"""The public functions of FlashAttention 2 and 3, including packed sequences and KV caches.
 
-Their arguments: https://github.com/Dao-AILab/flash-attention/blob/main/flash_attn/flash_attn_interface.py and
+Arguments: https://github.com/Dao-AILab/flash-attention/blob/main/flash_attn/flash_attn_interface.py and
 https://github.com/Dao-AILab/flash-attention/blob/main/hopper/flash_attn_interface.py. softmax(scale * q k' + mask) v and its gradients
-are counted as in torch's own attention: https://arxiv.org/abs/2205.14135, algorithm 0. Soft-capping is a divide, a tanh and a multiply
-per score, ALiBi a multiply and an add. Work that a kernel repeats to save memory is not counted.
+count like torch's own attention: https://arxiv.org/abs/2205.14135, algorithm 0. Per score, soft-capping takes a divide, a tanh and a
+multiply, and ALiBi takes a multiply and an add. Work that a kernel repeats to save memory is not counted.
 
-Packed sequences meet only their own keys: their lengths are read if they have values; else each sequence counts as the longest. A
-cache counts up to its lengths if these can be read, else in full. Causal and window masks count with ``attention="exact"``.
+In a packed batch, queries are counted only with the keys of their own sequence. If the lengths of the sequences have no values, every
+sequence counts as long as the longest one. A cache counts up to its used lengths if these can be read, else in full. Causal and window
+masks reduce the count only with ``attention="exact"``.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from .attention import gradients_of_pairs, of_pairs
 V2, V3 = "flash_attn.flash_attn_interface", "flash_attn_interface"
 VLLM = "vllm.vllm_flash_attn.flash_attn_interface"
 WITHIN = "within"
-"""The fact that holds the number of query-key pairs within sequences, over all heads, before any mask."""
+"""The name of a result's fact: the number of query-key pairs within sequences, over all heads, before masking."""
 SOFTCAP, ALIBI = Cost(muls=1, others=2), Cost(muls=1, adds=1)
 SOFTCAP_BACKWARD = Cost(muls=2, adds=1)
 """dS * (1 - tanh * tanh)."""
 ROTATED = Cost(muls=2, adds=1)
-"""Per element of a rotary embedding: x1 * cos - x2 * sin, or x1 * sin + x2 * cos."""
+"""The cost per rotated element of a rotary embedding: x1 * cos - x2 * sin, or x1 * sin + x2 * cos."""
 RENAMED = {
     "q": "query",
     "k": "key",
@@ -48,7 +49,7 @@ UNBOUNDED = (-1, -1)
 
 
 def renamed(values: Values) -> Values:
-    """Return the arguments by their names in torch's attention."""
+    """Return the arguments under the names that torch's attention uses."""
     return {RENAMED.get(name, name): value for name, value in values.items()}
 
 
@@ -66,7 +67,7 @@ def cost_of(
     alibi_slopes: Any = None,
     dropout_p: float = 0.0,
 ) -> Cost:
-    """Return the cost of ``pairs`` query-key pairs, over all heads."""
+    """Return the cost of attention for ``pairs`` query-key pairs of all heads together."""
     masked = bool(is_causal) or tuple(window_size or UNBOUNDED) != UNBOUNDED
     rows = math.prod(query[:-1])
     scores = summed(when(softcap, times(pairs, SOFTCAP)), when(alibi_slopes is not None, times(pairs, ALIBI)))
@@ -74,14 +75,17 @@ def cost_of(
 
 
 def gradients(query: Spec, key: Spec, value: Spec, pairs: int, softcap: float = 0.0, dropout_p: float = 0.0) -> Cost:
-    """Return the cost of the gradients of ``pairs`` pairs; a key's gradient is scaled once per query head that shares it."""
+    """Return the cost of the gradients for ``pairs`` query-key pairs. A key's gradient is scaled once per query head that shares the key."""
     rows, keys = math.prod(query[:-1]), math.prod(key[:-2]) * query[-2]
     products = gradients_of_pairs(rows, keys, pairs, query, key, value, dropout_p)
     return products.plus(when(softcap, times(pairs, SOFTCAP_BACKWARD)))
 
 
 def pairs_of(out: Any, query: Spec, key: Spec, starts: Any = None, max_q: int = 0, max_k: int = 0) -> int:
-    """Return the pairs that a call counts: those a mask leaves, else those within sequences, else all of the longest sequences."""
+    """Return the number of query-key pairs that a call counts: pairs that a mask leaves, else pairs within sequences.
+
+    If neither number was recorded, every sequence counts as long as the longest one.
+    """
     n, h = query[-3], query[-2]
     whole = math.prod(query[:-3]) * n * key[-3] * h if starts is None else (starts[0] - 1) * max_q * max_k * h
     pairs: int = pairs_in(out, fact_in(out, WITHIN, whole))
@@ -99,7 +103,10 @@ def lengths_of(starts: Any) -> list[int]:
 
 
 def facts_of(heads: int, lengths: Sequence[tuple[int, int]], values: Values, within: bool = True) -> Mapping[str, int]:
-    """Return the pairs within sequences of these numbers of queries and keys, and the pairs that causality and the window leave."""
+    """Return the number of pairs within sequences, and the number of pairs that the causal mask and the window leave.
+
+    ``lengths`` has the numbers of queries and keys of each sequence.
+    """
     left, right = values.get("window_size") or UNBOUNDED
     right = 0 if values.get("is_causal") else right
     facts = {WITHIN: heads * sum(n * s for n, s in lengths)} if within else {}
@@ -109,13 +116,13 @@ def facts_of(heads: int, lengths: Sequence[tuple[int, int]], values: Values, wit
 
 
 def dense_facts(values: Values) -> Mapping[str, int]:
-    """Return the pairs that a mask leaves in a batch of sequences of one length."""
+    """Return the number of pairs that a mask leaves in a batch of sequences of equal length."""
     query, key = values["query"].shape, values["key"].shape
     return facts_of(query[-2] * query[0], [(query[1], key[1])], values, within=False)
 
 
 def packed_facts(values: Values) -> Mapping[str, int]:
-    """Return the pairs of packed sequences. ``seqused`` holds the used length of each; a paged cache has no other lengths."""
+    """Return the numbers of pairs of packed sequences. The used lengths, ``seqused_q`` and ``seqused_k``, are read if they are passed."""
     used = [values.get(f"seqused_{each}") for each in "qk"]
     lengths = [
         lengths_of(values[f"cum_seq_{each}"]) if known is None else values_of(known)
@@ -128,7 +135,7 @@ def attention_result(
     query: Spec, key: Spec, value: Spec, cum_seq_q: Any = None, return_attn_probs: bool = False,
     return_softmax_lse: bool = False, out: Any = None,
 ) -> Any:  # fmt: skip
-    """out[*, h, v]; with ``return_attn_probs`` also the softmax's log-sum-exp and an empty tensor."""
+    """Return out[*, h, v]; with ``return_attn_probs``, also return the softmax's log-sum-exp and an empty tensor."""
     made = Spec((*query[:-1], value[-1]), query.dtype)
     log_sums = log_sums_of(query)
     if return_attn_probs:
@@ -153,7 +160,7 @@ def flash_attn_func(
     *, query: Spec, key: Spec, value: Spec, is_causal: bool = False, window_size: Any = UNBOUNDED, softcap: float = 0.0,
     alibi_slopes: Any = None, dropout_p: float = 0.0, out: Any,
 ) -> Cost:  # fmt: skip
-    """query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> out[b, n, h, v]: as attention."""
+    """query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> out[b, n, h, v]: counted like attention."""
     pairs = pairs_of(out, query, key)
     return cost_of(query, key, value, pairs, is_causal, window_size, softcap, alibi_slopes, dropout_p)
 
@@ -162,7 +169,7 @@ def flash_attn_func(
 def flash_attn_backward(
     *, query: Spec, key: Spec, value: Spec, softcap: float = 0.0, dropout_p: float = 0.0, out: Any
 ) -> Cost:
-    """grad[b, n, h, v], query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> out_q, out_k, out_v: as attention_backward."""
+    """grad[b, n, h, v], query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> out_q, out_k, out_v: counted like attention_backward."""
     return gradients(query, key, value, pairs_of(out, query, key), softcap, dropout_p)
 
 
@@ -174,7 +181,7 @@ def flash_attn_varlen_func(
     *, query: Spec, key: Spec, value: Spec, cum_seq_q: Spec, max_q: int, max_k: int, is_causal: bool = False,
     window_size: Any = UNBOUNDED, softcap: float = 0.0, alibi_slopes: Any = None, dropout_p: float = 0.0, out: Any,
 ) -> Cost:  # fmt: skip
-    """query[sum of n, h, d], key[sum of s, h, d], value[sum of s, h, v] -> out[sum of n, h, v]: as attention within each sequence."""
+    """query[sum of n, h, d], key[sum of s, h, d], value[sum of s, h, v] -> out[sum of n, h, v]: counted like attention within each sequence."""
     pairs = pairs_of(out, query, key, cum_seq_q, max_q, max_k)
     return cost_of(query, key, value, pairs, is_causal, window_size, softcap, alibi_slopes, dropout_p)
 
@@ -184,7 +191,7 @@ def flash_attn_varlen_backward(
     *, query: Spec, key: Spec, value: Spec, cum_seq_q: Spec, max_q: int, max_k: int, softcap: float = 0.0,
     dropout_p: float = 0.0, out: Any,
 ) -> Cost:  # fmt: skip
-    """grad[sum of n, h, v], query[sum of n, h, d], key[sum of s, h, d], value[sum of s, h, v] -> out_q, out_k, out_v: as attention_backward."""
+    """grad[sum of n, h, v], query[sum of n, h, d], key[sum of s, h, d], value[sum of s, h, v] -> out_q, out_k, out_v: counted like attention_backward."""
     return gradients(query, key, value, pairs_of(out, query, key, cum_seq_q, max_q, max_k), softcap, dropout_p)
 
 
@@ -192,7 +199,7 @@ def flash_attn_varlen_backward(
 
 
 def parts_of(given: Values) -> Values:
-    """Return the arguments, with the shapes of query, key and value taken from the tensor that packs them."""
+    """Return the arguments and the shapes of query, key and value, which one argument has packed into one tensor."""
     given = renamed(given)
     if "qkv" in given:
         shape, heads = tuple(given["qkv"].shape), given.get("num_heads_q")
@@ -242,13 +249,13 @@ def packed_facts_of_parts(values: Values) -> Mapping[str, int]:
     saved=saved_of_parts,
 )
 def flash_attn_of_parts(*, out: Any, **given: Any) -> Cost:
-    """qkv[b, n, 3, h, d], or query[b, n, h, d] and kv[b, s, 2, h, d] -> out[b, n, h, d]: as attention."""
+    """qkv[b, n, 3, h, d], or query[b, n, h, d] and kv[b, s, 2, h, d] -> out[b, n, h, d]: counted like attention."""
     return _named(flash_attn_func, given, out)
 
 
 @flash_attn_of_parts.backward(*gradients_of(*QKV, KV), op="attention_backward")
 def flash_attn_of_parts_backward(*, out: Any, **given: Any) -> Cost:
-    """grad[b, n, h, d], qkv[b, n, 3, h, d], or query[b, n, h, d] and kv[b, s, 2, h, d] -> out_qkv, or out_q, out_kv: as attention_backward."""
+    """grad[b, n, h, d], qkv[b, n, 3, h, d], or query[b, n, h, d] and kv[b, s, 2, h, d] -> out_qkv, or out_q, out_kv: counted like attention_backward."""
     return _named(flash_attn_backward, given, out)
 
 
@@ -262,13 +269,13 @@ def flash_attn_of_parts_backward(*, out: Any, **given: Any) -> Cost:
     saved=saved_of_parts,
 )
 def flash_attn_varlen_of_parts(*, out: Any, **given: Any) -> Cost:
-    """qkv[sum of n, 3, h, d], or query[sum of n, h, d] and kv[sum of s, 2, h, d] -> out[sum of n, h, d]: as attention within each sequence."""
+    """qkv[sum of n, 3, h, d], or query[sum of n, h, d] and kv[sum of s, 2, h, d] -> out[sum of n, h, d]: counted like attention within each sequence."""
     return _named(flash_attn_varlen_func, given, out)
 
 
 @flash_attn_varlen_of_parts.backward(*gradients_of(QKV_PACKED, KV_PACKED), op="attention_backward")
 def flash_attn_varlen_of_parts_backward(*, out: Any, **given: Any) -> Cost:
-    """grad[sum of n, h, d], qkv[sum of n, 3, h, d], or query and kv -> out_qkv, or out_q, out_kv: as attention_backward."""
+    """grad[sum of n, h, d], qkv[sum of n, 3, h, d], or query and kv -> out_qkv, or out_q, out_kv: counted like attention_backward."""
     return _named(flash_attn_varlen_backward, given, out)
 
 
@@ -282,16 +289,19 @@ def _named(function: Any, given: Values, out: Any) -> Cost:
 
 
 def cached(query: Spec, k_cache: Spec, k: Any, table: Any) -> tuple[int, int]:
-    """Return the number of sequences, and the most keys of each; a paged cache, [blocks, block size, h, d], is limited by its table."""
+    """Return the number of sequences, and the largest number of keys per sequence.
+
+    In a paged cache, [blocks, block size, h, d], the width of the block table limits this number.
+    """
     new = 0 if k is None else k.shape[1]
     return query.shape[0], (k_cache.shape[1] if table is None else table.shape[1] * k_cache.shape[1]) or new
 
 
 def cache_facts(values: Values) -> Mapping[str, int]:
-    """Return the pairs with the cached and the new keys. Without lengths the whole cache counts."""
+    """Return the number of pairs with cached and new keys. If the lengths are not passed, the whole cache counts."""
     query, k_cache = values["query"], values["k_cache"]
     if values.get("cum_seq_q") is not None:
-        raise NotImplementedError("packed queries to a cache count as the longest")
+        raise NotImplementedError("packed queries with a cache: every sequence counts as long as the longest one")
     table = values.get("block_table") if values.get("page_table") is None else values["page_table"]
     batch, longest = cached(query, k_cache, values.get("key"), table)
     lengths, new = values.get("cache_seqlens"), 0 if values.get("key") is None else values["key"].shape[1]
@@ -320,7 +330,7 @@ def flash_attn_with_kvcache(
     block_table: Spec | None = None, page_table: Spec | None = None, is_causal: bool = False,
     window_size: Any = UNBOUNDED, softcap: float = 0.0, alibi_slopes: Any = None, out: Any,
 ) -> Cost:  # fmt: skip
-    """query[b, n, h, d], k_cache[b, s, h, d], v_cache[b, s, h, v] -> out[b, n, h, v]: as attention; 3 per rotated element of query and key."""
+    """query[b, n, h, d], k_cache[b, s, h, d], v_cache[b, s, h, v] -> out[b, n, h, v]: counted like attention, plus 3 per rotated element of query and key."""
     table = block_table if page_table is None else page_table
     batch, longest = cached(query, k_cache, key, table)
     pairs = pairs_in(out, fact_in(out, WITHIN, batch * query[-3] * query[-2] * longest))

@@ -1,6 +1,6 @@
-"""Ops that compute nothing, declared with the reason: a view, a move of data, a new tensor, a query about a tensor.
+"""Ops that compute nothing, each with the reason: it makes a view, moves data, creates a tensor or answers a query.
 
-In the backward, gradients move back to where the data came from, and are summed if an element was copied more than once.
+The backward pass moves gradients back to the source of the data, and sums them if an element was copied more than once.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ PADS = ("Constant", "Reflection", "Replication", "Zero", "Circular")
 
 
 def free(reason: str, names: str, *traits: Trait) -> list[str]:
-    """Declare every spelling of these ops free; return the names."""
+    """Declare that every spelling of these ops computes nothing, for this reason. Return the names."""
     for name in names.split():
         zero(reason, *named(name), op=name.rstrip("_"), traits=traits)
     return names.split()
 
 
 def asked(names: str, *traits: Trait) -> list[str]:
-    """Declare these functions and methods queries about a tensor; return the names."""
+    """Declare that these functions and methods only answer a query about a tensor. Return the names."""
     for name in names.split():
         for namespace in (torch.Tensor,) if name.startswith("__") else (torch, torch.Tensor):
             target = getattr(namespace, name, None)
@@ -127,7 +127,7 @@ for _name in VIEW:
     zero("move", *named(f"{_name}_copy"), op=f"{_name}_copy")
 for _name in ("select", "slice", "diagonal", "masked_scatter", "_nested_select", "_nested_sum"):
     zero("move", *named(f"{_name}_backward"), op=f"{_name.lstrip('_')}_backward")
-for _name in ("standard_gamma", "dirichlet"):  # special functions of the sample and its distribution's parameters
+for _name in ("standard_gamma", "dirichlet"):  # special functions of the sample and the distribution's parameters
     formula(*named(f"_{_name}_grad"), op=f"{_name}_backward")(pointwise)
 zero("view", torch.Tensor.__getitem__, operator.getitem, op="getitem", traits=[LOOKUPS])
 zero("move", torch.Tensor.__setitem__, operator.setitem, op="setitem", traits=[OVERWRITES])
@@ -161,15 +161,15 @@ zero(
 
 @formula(nn.Fold, *named("fold", "col2im"))
 def fold(input: Spec, *, out: Spec) -> Cost:
-    """x[n, c*k, l] -> out[n, c, h, w]: 1 add per element of x, except the first into each output."""
+    """x[n, c*k, l] -> out[n, c, h, w]: 1 add per element of x, but the first element for an output needs no add."""
     return Cost(adds=max(math.prod(input) - out.numel(), 0))
 
 
 @stores("aten::col2im")
 def folded_storage(input: Spec, output_size: Sequence[int], kernel_size: Sequence[int], *rest: Any) -> int:
-    """x[n, c*k, l] -> bytes: the kernels start with a result like x, and shrink its shape but not its storage.
+    """x[n, c*k, l] -> bytes: the kernels allocate a result as large as x, then shrink its shape, but not its storage.
 
-    https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/Col2Im.cpp, col2im_cpu; likewise cuda/Col2Im.cu.
+    See col2im_cpu in https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/Col2Im.cpp; cuda/Col2Im.cu does the same.
     """
     return max(input.nbytes, input.nbytes * math.prod(output_size) // (input[-1] * math.prod(kernel_size)))
 
@@ -181,7 +181,7 @@ def folded_storage(input: Spec, output_size: Sequence[int], kernel_size: Sequenc
     op="pad_backward",
 )
 def added_back(grad_output: Spec, *, out: Spec) -> Cost:
-    """grad[n] -> out[m]: n - m adds: each element of grad is added to its source, except the first into each."""
+    """grad[n] -> out[m]: n - m adds: each element of grad is added to its source, but the first element for a source needs no add."""
     return Cost(adds=max(grad_output.numel() - out.numel(), 0))
 
 

@@ -1,9 +1,9 @@
-"""Recurrent layers and cells in one call of a library's fused kernel, counted step by step as in rnn.py.
+"""Recurrent layers and cells that run in one fused kernel of a library, counted step by step like in rnn.py.
 
-The gradients go back through time: per step the gates' derivatives, and the product of the gates' gradients with each transposed
-weight matrix. A matrix's gradient is one contraction over all steps; each bias's gradient is its own sum over the steps. The two
-directions' gradients of a layer's input are added. The gates and tanh(c) count as saved by the forward: a kernel that recomputes them
-costs the same.
+The backward pass goes back through time. Each step takes the derivatives of the gates, and the products of the gates' gradients with
+each transposed weight matrix. The gradient of a matrix is one contraction over all steps, and the gradient of a bias is a sum over the
+steps. In a bidirectional layer, the input's gradients from both directions are added. The gates and tanh(c) are assumed to be saved by
+the forward; a kernel that recomputes them counts the same.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ._extend import Cost, Spec, contraction, formula, named, specs_in, summed, 
 from .rnn import GATES, GATES_OF, steps_of
 
 KINDS = ("rnn", "rnn", "lstm", "gru")
-"""Kinds by the mode number of cuDNN, MIOpen and oneDNN: relu, tanh, LSTM, GRU."""
+"""The kind of layer for each mode number of cuDNN, MIOpen and oneDNN: relu, tanh, LSTM, GRU."""
 BY_MODE = ("relu", "tanh", *KINDS[2:])
 GATE_GRADIENTS = {
     "lstm": Cost(muls=16, adds=6),
@@ -37,7 +37,7 @@ STATE_GRADIENTS = {"lstm": 1, "gru": 2, "tanh": 1, "relu": 1}
 def lstm_gates(
     input_gates: Spec, hidden_gates: Spec, cx: Spec, input_bias: Any = None, hidden_bias: Any = None, *, out: Any
 ) -> Cost:
-    """input_gates[b, 4h], hidden_gates[b, 4h], cx[b, h] -> hy[b, h], cy[b, h]: the gates of one step, and the biases' adds."""
+    """input_gates[b, 4h], hidden_gates[b, 4h], cx[b, h] -> hy[b, h], cy[b, h]: the gates of one step, plus 4h adds per row for each bias."""
     return _gates("lstm", cx, input_gates, input_bias, hidden_bias)
 
 
@@ -45,7 +45,7 @@ def lstm_gates(
     *named("_thnn_fused_lstm_cell_backward_impl", "_thnn_fused_lstm_cell_backward"), op="lstm_cell_backward"
 )
 def lstm_gates_backward(*, cx: Spec, has_bias: bool, out: Any) -> Cost:
-    """grad_hy[b, h], cx[b, h] -> out[b, 4h], out_cx[b, h], out_bias[4h]: the gates of one step, b-1 adds per bias."""
+    """grad_hy[b, h], cx[b, h] -> out[b, 4h], out_cx[b, h], out_bias[4h]: the gradients of the gates of one step, plus b-1 adds per bias element."""
     return times(cx.numel(), GATE_GRADIENTS["lstm"]).plus(Cost(adds=4 * max(cx[0] - 1, 0) * cx[-1] * has_bias))
 
 
@@ -53,13 +53,13 @@ def lstm_gates_backward(*, cx: Spec, has_bias: bool, out: Any) -> Cost:
 def gru_gates(
     input_gates: Spec, hidden_gates: Spec, hx: Spec, input_bias: Any = None, hidden_bias: Any = None, *, out: Any
 ) -> Cost:
-    """input_gates[b, 3h], hidden_gates[b, 3h], hx[b, h] -> hy[b, h]: the gates of one step, and the biases' adds."""
+    """input_gates[b, 3h], hidden_gates[b, 3h], hx[b, h] -> hy[b, h]: the gates of one step, plus 3h adds per row for each bias."""
     return _gates("gru", hx, input_gates, input_bias, hidden_bias)
 
 
 @gru_gates.backward(*named("_thnn_fused_gru_cell_backward"), op="gru_cell_backward")
 def gru_gates_backward(grad_hy: Spec, *, has_bias: bool, out: Any) -> Cost:
-    """grad_hy[b, h] -> out[b, 3h], out_hidden[b, 3h], out_hx[b, h], out_biases[3h]: the gates of one step, b-1 adds per bias."""
+    """grad_hy[b, h] -> out[b, 3h], out_hidden[b, 3h], out_hx[b, h], out_biases[3h]: the gradients of the gates of one step, plus b-1 adds per bias element."""
     return times(grad_hy.numel(), GATE_GRADIENTS["gru"]).plus(
         Cost(adds=2 * 3 * max(grad_hy[0] - 1, 0) * grad_hy[-1] * has_bias)
     )
@@ -69,7 +69,7 @@ def gru_gates_backward(grad_hy: Spec, *, has_bias: bool, out: Any) -> Cost:
 def cudnn_rnn(
     input: Spec, weight: Any, weight_stride0: int, *, hx: Spec, mode: int, hidden_size: int, out: Any
 ) -> Cost:
-    """input[*, i], weights -> out[*, h]: as nn.RNN, nn.LSTM or nn.GRU, by the mode; hx has one row per layer and direction."""
+    """input[*, i], weights -> out[*, h]: counted like nn.RNN, nn.LSTM or nn.GRU, depending on ``mode``; hx has one row per layer and direction."""
     weights = itertools.chain(*unflattened(weight, weight_stride0, KINDS[mode], hidden_size))
     return steps_of(KINDS[mode], math.prod(input[:-1]), weights, hx[0] * hidden_size)
 
@@ -87,21 +87,21 @@ def cudnn_rnn_backward(
     output_mask: Sequence[bool],
     out: Any,
 ) -> Cost:
-    """x[*, i], weights, grad[*, h] -> out[*, i], out_hx, out_cx, out_weights: per step and layer the gates, 2 products per matrix."""
-    to = To(input=output_mask[0], state=output_mask[1], weights=output_mask[3])  # [2] is for the cell state
+    """x[*, i], weights, grad[*, h] -> out[*, i], out_hx, out_cx, out_weights: per step and layer, the gradients of the gates, and 2 products per weight matrix."""
+    to = To(input=output_mask[0], state=output_mask[1], weights=output_mask[3])  # output_mask[2] is for the cell state
     layers = unflattened(weight, weight_stride0, KINDS[mode], hidden_size)
     return layers_backward(BY_MODE[mode], input, layers, hidden_size, hx, 1 + bidirectional, to)
 
 
 @formula("aten::_lstm_mps", op="lstm")
 def lstm_mps(input: Spec, hx: Any, params: Any, *, out: Any) -> Cost:
-    """input[*, i], params -> out[*, h]: as nn.LSTM."""
+    """input[*, i], params -> out[*, h]: counted like nn.LSTM."""
     return steps_of("lstm", math.prod(input[:-1]), specs_in(params), hx[0][0] * hx[0][-1])
 
 
 @lstm_mps.backward(*named("lstm_mps_backward"), op="rnn_backward")
 def lstm_mps_backward(*, input: Spec, hx: Any, params: Any, has_biases: bool, bidirectional: bool, out: Any) -> Cost:
-    """grad[*, h], x[*, i], params -> out[*, i], out_params, out_hx: as _cudnn_rnn_backward of an LSTM."""
+    """grad[*, h], x[*, i], params -> out[*, i], out_params, out_hx: counted like _cudnn_rnn_backward of an LSTM."""
     layers = chunked(params, 4 if has_biases else 2)
     return layers_backward("lstm", input, layers, hx[0][-1], hx[0], 1 + bidirectional, To(True, True, True))
 
@@ -111,15 +111,15 @@ def _gates(kind: str, state: Spec, gates: Spec, *biases: Spec | None) -> Cost:
 
 
 def chunked(weights: Any, each: int) -> list[list[Spec]]:
-    """Return the weights of each layer and direction: the input's, the state's, their biases and a projection's."""
+    """Return a list of weights per layer and direction: for the input, for the state, two biases, and a projection."""
     every = list(specs_in(weights))
     return [every[at : at + each] for at in range(0, len(every), each)]
 
 
 def unflattened(weights: Any, each: int, kind: str, hidden: int) -> list[list[Spec]]:
-    """Return the weights of each layer and direction, in the module's own shapes.
+    """Return a list of weights per layer and direction, in the module's own shapes.
 
-    Under autocast cuDNN gets half-precision copies of weights and biases, reshaped to one column each.
+    Under autocast, cuDNN gets half-precision copies of weights and biases, each reshaped to one column.
     """
     rows, has_biases, has_projection = GATES_OF[kind] * hidden, each >= 4, each % 2 == 1
     layers = []
@@ -142,7 +142,10 @@ class To(NamedTuple):
 def layers_backward(
     kind: str, input: Spec, layers: Sequence[Iterable[Spec]], hidden: int, state: Spec, directions: int, to: To
 ) -> Cost:
-    """Return the cost of all layers. Unless the gradient of the initial ``state`` [*, b, h] is requested, its step has no product."""
+    """Return the cost of the backward pass of all layers.
+
+    If the gradient of the initial ``state`` [*, b, h] is not requested, the first step takes no product for the state's gradient.
+    """
     steps = math.prod(input[:-1])
     back = steps if to.state else steps - math.prod(state[-2:-1])
     # No cell outputs the initial state: its gradient is computed and added only if requested.

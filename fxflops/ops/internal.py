@@ -1,4 +1,4 @@
-"""Operators that only torch's own kernels and decompositions call: other ops, fused or split."""
+"""Operators that only torch's own kernels and decompositions call. Each operator fuses other ops or computes a part of an op."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def masked_index_put(input: Spec, mask: Spec, indices: Any, values: Spec, *, out
 
 @formula("aten::cudnn_convolution_relu", "aten::miopen_convolution_relu", op="conv")
 def conv_relu(input: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) -> Cost:
-    """input[*, g*i, *n], weight[o, i, *k] -> out[*, o, *m]: as conv, plus 1 relu per output."""
+    """input[*, g*i, *n], weight[o, i, *k] -> out[*, o, *m]: counted like conv, plus 1 relu per output."""
     return conv(input, weight, bias=bias, out=out).plus(Cost(others=out.numel()))
 
 
@@ -43,7 +43,7 @@ def conv_relu(input: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec)
 def conv_add_relu(
     input: Spec, weight: Spec, z: Spec, alpha: float | None = None, bias: Spec | None = None, *, out: Spec
 ) -> Cost:
-    """input[*, g*i, *n], weight[o, i, *k], z[*, o, *m] -> out[*, o, *m]: as conv, plus alpha * z and 1 relu per output."""
+    """input[*, g*i, *n], weight[o, i, *k], z[*, o, *m] -> out[*, o, *m]: counted like conv, plus alpha * z and 1 relu per output."""
     return conv_relu(input, weight, bias, out=out).plus(add(out, z, 1 if alpha is None else alpha, out=out))
 
 
@@ -57,7 +57,7 @@ def linear_combination(input: Spec, coefficients: Spec, *, out: Spec) -> Cost:
 def trilinear(
     i1: Spec, i2: Spec, i3: Spec, expand1: Any, expand2: Any, expand3: Any, sumdim: Any, *, out: Spec
 ) -> Cost:
-    """i1[*, i], i2[*, i, j], i3[*, j] -> out[*]: as bilinear: sums over the dims that i3 lacks, then over the rest."""
+    """i1[*, i], i2[*, i, j], i3[*, j] -> out[*]: counted like bilinear: sums over the dims that i3 does not have, then sums over the other dims."""
     full = torch.broadcast_shapes(_expanded(i1, expand1), _expanded(i2, expand2), _expanded(i3, expand3))
     inner = math.prod(full[d] for d in sumdim if d in expand3)
     outer = math.prod(full[d] for d in sumdim if d not in expand3)
@@ -68,7 +68,7 @@ def trilinear(
 
 @formula("aten::_scaled_addmm", op="addmm")
 def scaled_addmm(input: Spec, mat1: Spec, mat2: Spec, *, beta: float = 1, alpha: float = 1, out: Spec) -> Cost:
-    """beta * input[m, n] + alpha * mat1[m, k] @ mat2[k, n] -> out[m, n]: as addmm, plus 2 multiplies by scales per output."""
+    """beta * input[m, n] + alpha * mat1[m, k] @ mat2[k, n] -> out[m, n]: counted like addmm, plus 2 multiplies by scales per output."""
     return addmm(input, mat1, mat2, beta, alpha, out=out).plus(Cost(muls=2 * out.numel()))
 
 

@@ -1,7 +1,7 @@
-"""Liger's kernels: norms, rotary embeddings, gated activations, and cross-entropy, alone or with the layer before it.
+"""Liger's kernels: norms, rotary embeddings, gated activations, and cross-entropy with or without the linear layer before it.
 
-Their arguments: https://github.com/linkedin/Liger-Kernel/tree/main/src/liger_kernel/ops. Each is counted as the torch layers
-that it replaces. Loss kernels compute their gradients in the forward pass; these count as the backward pass.
+Arguments: https://github.com/linkedin/Liger-Kernel/tree/main/src/liger_kernel/ops. A kernel counts like the torch layers that it
+replaces. Loss kernels compute gradients in the forward pass; these gradients are counted as part of the backward pass.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ RMS = f"{LIGER}.rms_norm:LigerRMSNormFunction.apply"
 
 @library(RMS, op="rms_norm", result=like_x)
 def liger_rms_norm(*, X: Spec, W: Spec | None = None, offset: float = 0.0, out: Any) -> Cost:
-    """x[*, k], weight[k] -> out[*, k]: as rms_norm; an offset costs 1 add per weight."""
+    """x[*, k], weight[k] -> out[*, k]: counted like rms_norm; an offset costs 1 add per weight."""
     return normalized(X, W, None, centered=False).plus(when(offset and W is not None, Cost(adds=X[-1])))
 
 
 @liger_rms_norm.backward(*gradients_of(RMS), op="rms_norm_backward")
 def liger_rms_norm_backward(*, X: Spec, W: Spec | None = None, needs: Sequence[str], out: Any) -> Cost:
-    """grad[*, k], x[*, k], weight[k] -> out[*, k], out_weight[k]: as rms_norm_backward."""
+    """grad[*, k], x[*, k], weight[k] -> out[*, k], out_weight[k]: counted like rms_norm_backward."""
     return normalized_backward(X, X[-1], X[-1], W, (True, "W" in needs, False), centered=False)
 
 
@@ -51,13 +51,13 @@ LAYER_NORM = f"{LIGER}.layer_norm:LigerLayerNormFunction.apply"
 
 @library(LAYER_NORM, op="layer_norm", result=like_x)
 def liger_layer_norm(*, X: Spec, W: Spec, B: Spec | None = None, out: Any) -> Cost:
-    """x[*, k], weight[k], bias[k] -> out[*, k]: as layer_norm."""
+    """x[*, k], weight[k], bias[k] -> out[*, k]: counted like layer_norm."""
     return normalized(X, W, B)
 
 
 @liger_layer_norm.backward(*gradients_of(LAYER_NORM), op="layer_norm_backward")
 def liger_layer_norm_backward(*, X: Spec, W: Spec, needs: Sequence[str], out: Any) -> Cost:
-    """grad[*, k], x[*, k], weight[k] -> out[*, k], out_weight[k], out_bias[k]: as layer_norm_backward."""
+    """grad[*, k], x[*, k], weight[k] -> out[*, k], out_weight[k], out_bias[k]: counted like layer_norm_backward."""
     return normalized_backward(X, X[-1], X[-1], W, (True, "W" in needs, "B" in needs))
 
 
@@ -82,7 +82,7 @@ def liger_swiglu_backward(*, a: Spec, out: Any) -> Cost:
 
 @liger_glu.backward(*gradients_of(GEGLU), op="glu_backward")
 def liger_geglu_backward(*, a: Spec, out: Any) -> Cost:
-    """grad[*], a[*], b[*] -> out_a[*], out_b[*]: grad * gelu(a), and grad * b times the derivative of tanh's gelu."""
+    """grad[*], a[*], b[*] -> out_a[*], out_b[*]: grad * gelu(a), and grad * b times the derivative of gelu by tanh."""
     return gelu_backward(a, a, approximate="tanh", out=a).plus(Cost(muls=2 * a.numel()))
 
 
@@ -107,7 +107,7 @@ def liger_rope_backward(*, q: Spec, k: Spec, cos: Spec, rotary_dim: int | None =
 
 
 def loss_result(_input: Spec, reduction: str = "mean", return_z_loss: bool = False, return_token_accuracy: bool = False, return_predicted_tokens: bool = False) -> Any:  # fmt: skip
-    """Return loss[], or one per row, and the other results requested."""
+    """Return loss[], or one loss per row, and the other results that are requested."""
     shape = _input[:1] if reduction == "none" else ()
     loss = Spec(shape, _input.dtype)
     return (
@@ -121,7 +121,7 @@ CROSS_ENTROPY = f"{LIGER}.cross_entropy:LigerCrossEntropyFunction.apply"
 
 @library(CROSS_ENTROPY, op="cross_entropy", result=loss_result)
 def liger_cross_entropy(*, _input: Spec, target: Spec, weight: Spec | None = None, label_smoothing: float = 0.0, reduction: Any = "mean", softcap: float | None = None, out: Any) -> Cost:  # fmt: skip
-    """x[n, c], target[n] -> out[]: as cross_entropy; soft-capping costs 3 per logit."""
+    """x[n, c], target[n] -> out[]: counted like cross_entropy; soft-capping costs 3 per logit."""
     loss = cross_entropy(
         _input, target, weight=weight, reduction=reduction, label_smoothing=label_smoothing, out=Spec(())
     )
@@ -140,7 +140,7 @@ FUSED = f"{LIGER}.fused_linear_cross_entropy:LigerFusedLinearCrossEntropyFunctio
 
 @library(FUSED, op="linear_cross_entropy", result=loss_result)
 def liger_linear_cross_entropy(*, _input: Spec, weight: Spec, target: Spec, bias: Spec | None = None, ce_weight: Spec | None = None, label_smoothing: float = 0.0, reduction: Any = "mean", softcap: float | None = None, out: Any) -> Cost:  # fmt: skip
-    """x[n, i], weight[c, i], target[n] -> out[]: as linear, then as cross_entropy."""
+    """x[n, i], weight[c, i], target[n] -> out[]: the cost of linear, plus the cost of cross_entropy."""
     logits = Spec((_input[0], weight[0]))
     loss = liger_cross_entropy(
         _input=logits, target=target, weight=ce_weight, label_smoothing=label_smoothing, reduction=reduction, softcap=softcap, out=out
@@ -150,7 +150,7 @@ def liger_linear_cross_entropy(*, _input: Spec, weight: Spec, target: Spec, bias
 
 @liger_linear_cross_entropy.backward(*gradients_of(FUSED), op="linear_cross_entropy_backward")
 def liger_linear_cross_entropy_backward(*, _input: Spec, weight: Spec, softcap: float | None = None, needs: Sequence[str], out: Any) -> Cost:  # fmt: skip
-    """grad[], x[n, i], weight[c, i], target[n] -> out[n, i], out_weight[c, i], out_bias[c]: cross_entropy's gradient, then as linear_backward."""
+    """grad[], x[n, i], weight[c, i], target[n] -> out[n, i], out_weight[c, i], out_bias[c]: the cost of cross_entropy's gradient, plus the cost of linear_backward."""
     logits = Spec((_input[0], weight[0]))
     mask = tuple(name in needs for name in ("_input", "weight", "bias"))
     return summed(

@@ -1,8 +1,8 @@
-"""Matrix factorizations. Direct ones are textbook algorithms, row by row; pivoting is not counted.
+"""Matrix factorizations. Direct factorizations count like textbook algorithms, row by row; pivoting is not counted.
 
 QR follows LAPACK Working Note 41 (https://www.netlib.org/lapack/lawnspdf/lawn41.pdf), which counts divisions as multiplies.
-Eigenvalues and singular values need iteration: their costs are the nominal figures of Golub and Van Loan, Matrix
-Computations (4th ed.: table 8.6.1, sections 7.5.6 and 8.3.5), split half and half into multiplies and adds if complex.
+Eigenvalues and singular values need iteration, and count by the nominal formulas of Golub and Van Loan, Matrix Computations
+(4th ed.: table 8.6.1, sections 7.5.6 and 8.3.5). For complex matrices, half of the operations are multiplies and half are adds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ._extend import Cost, Passing, Spec, Strided, formula, named, spelled, time
 
 
 def of_linalg(*names: str) -> Iterator[Any]:
-    """Yield the torch.linalg functions with these names and their aten packets; torch has others of the same name."""
+    """Yield the torch.linalg functions with these names and their aten packets, without torch's other functions of the same name."""
     for name in names:
         if hasattr(torch.linalg, name):
             yield getattr(torch.linalg, name)
@@ -25,7 +25,7 @@ def of_linalg(*names: str) -> Iterator[Any]:
 
 
 def batch_of(A: Spec) -> int:
-    """Return the number of matrices."""
+    """Return the number of matrices in the batch."""
     return math.prod(A[:-2])
 
 
@@ -39,7 +39,7 @@ def cholesky(A: Spec, *, out: Any) -> Cost:
 
 @formula(*of_linalg("lu", "lu_factor", "lu_factor_ex"), *named("lu", "_lu_with_info"))
 def lu(A: Spec, *, out: Any) -> Cost:
-    """A[*, m, n] -> L[*, m, k], U[*, k, n]: for each pivot j < k (m-j-1)(n-j-1) multiplies, as many adds, m-j-1 divides."""
+    """A[*, m, n] -> L[*, m, k], U[*, k, n]: for each pivot j < k, (m-j-1)(n-j-1) multiplies, as many adds, and m-j-1 divides."""
     m, n = A[-2:]
     products = sum((m - j - 1) * (n - j - 1) for j in range(min(m, n)))
     divides = sum(m - j - 1 for j in range(min(m, n)))
@@ -56,7 +56,7 @@ def ldl(A: Spec, *, out: Any) -> Cost:
 
 @formula(*named("geqrf"), op="qr")
 def geqrf(A: Spec, *, out: Any) -> Cost:
-    """A[*, m, n] -> R[*, m, n], tau[*, k]: 2 n^2 (m - n/3) per matrix to leading order, by reflections (m >= n)."""
+    """A[*, m, n] -> R[*, m, n], tau[*, k]: 2 n^2 (m - n/3) per matrix to leading order (m >= n), by Householder reflections."""
     m, n = A[-2:]
     if m >= n:
         muls = n * (6 * m * n + 3 * n - 2 * n**2 + 6 * m + 23) // 6
@@ -75,7 +75,7 @@ def householder_product(A: Spec, tau: Spec, *, out: Any) -> Cost:
 
 @formula(*named("ormqr"))
 def ormqr(A: Spec, tau: Spec, other: Spec, left: bool = True, *, out: Any) -> Cost:
-    """A[*, m, k], tau[*, k], C[*, m, n] -> Q C[*, m, n]: 4mnk - 2n k^2 per matrix to leading order; C Q swaps m and n."""
+    """A[*, m, k], tau[*, k], C[*, m, n] -> Q C[*, m, n]: 4mnk - 2n k^2 per matrix to leading order; for C Q, m and n are swapped."""
     k, m, n = tau[-1], *(other[-2:] if left else other[:-3:-1])
     products = 2 * m * n * k - n * k**2
     return times(batch_of(other), Cost(muls=products + 2 * n * k, adds=products + n * k))
@@ -83,7 +83,7 @@ def ormqr(A: Spec, tau: Spec, other: Spec, left: bool = True, *, out: Any) -> Co
 
 @formula(*of_linalg("qr"))
 def qr(A: Spec, mode: str = "reduced", *, out: Any) -> Cost:
-    """A[*, m, n] -> Q[*, m, k], R[*, k, n]: R as geqrf, Q as householder_product; only R in mode "r"."""
+    """A[*, m, n] -> Q[*, m, k], R[*, k, n]: the cost of geqrf for R, plus the cost of householder_product for Q; mode "r" needs only R."""
     m, n = A[-2:]
     k = min(m, n)
     formed = Cost() if mode == "r" else _reflected(m, m if mode == "complete" else k, k)
@@ -92,26 +92,26 @@ def qr(A: Spec, mode: str = "reduced", *, out: Any) -> Cost:
 
 @formula(*(target for target in named("qr") if target is not torch.linalg.qr), op="qr")
 def qr_some(A: Spec, some: bool = True, *, out: Any) -> Cost:
-    """A[*, m, n] -> Q[*, m, k], R[*, k, n]: as torch.linalg.qr."""
+    """A[*, m, n] -> Q[*, m, k], R[*, k, n]: counted like torch.linalg.qr."""
     return qr(A, "reduced" if some else "complete", out=out)
 
 
 @formula(*of_linalg("svd"))
 def svd(A: Spec, full_matrices: bool = True, *, out: Any) -> Cost:
-    """A[*, m, n] -> U[*, m, k], S[*, k], Vh[*, k, n]: 14 m n^2 + 8 n^3 per matrix, with m >= n; full matrices: 4 m^2 n + 8 m n^2 + 9 n^3."""
+    """A[*, m, n] -> U[*, m, k], S[*, k], Vh[*, k, n]: 14 m n^2 + 8 n^3 per matrix with m >= n; with full_matrices 4 m^2 n + 8 m n^2 + 9 n^3."""
     n, m = sorted(A[-2:])
     return _iterated(A, 4 * m**2 * n + 8 * m * n**2 + 9 * n**3 if full_matrices else 14 * m * n**2 + 8 * n**3)
 
 
 @formula("aten::_linalg_svd", op="svd")
 def svd_native(A: Spec, full_matrices: bool = False, compute_uv: bool = True, *, out: Any) -> Cost:
-    """A[*, m, n] -> U[*, m, k], S[*, k], Vh[*, k, n]: as torch.linalg.svd, or svdvals."""
+    """A[*, m, n] -> U[*, m, k], S[*, k], Vh[*, k, n]: counted like torch.linalg.svd, or like svdvals without compute_uv."""
     return svd(A, full_matrices, out=out) if compute_uv else svdvals(A, out=out)
 
 
 @formula(*(target for target in named("svd") if target is not torch.linalg.svd), op="svd")
 def svd_some(A: Spec, some: bool = True, compute_uv: bool = True, *, out: Any) -> Cost:
-    """A[*, m, n] -> U[*, m, k], S[*, k], V[*, n, k]: as torch.linalg.svd, or svdvals."""
+    """A[*, m, n] -> U[*, m, k], S[*, k], V[*, n, k]: counted like torch.linalg.svd, or like svdvals without compute_uv."""
     return svd_native(A, not some, compute_uv, out=out)
 
 
@@ -136,7 +136,7 @@ def eigvalsh(A: Spec, *, out: Any) -> Cost:
 
 @formula("aten::_linalg_eigh", op="eigh")
 def eigh_native(A: Spec, UPLO: str = "L", compute_v: bool = True, *, out: Any) -> Cost:
-    """A[*, n, n] -> L[*, n], V[*, n, n]: as eigh, or eigvalsh."""
+    """A[*, n, n] -> L[*, n], V[*, n, n]: counted like eigh, or like eigvalsh without compute_v."""
     return eigh(A, out=out) if compute_v else eigvalsh(A, out=out)
 
 
@@ -154,7 +154,7 @@ def eigvals(A: Spec, *, out: Any) -> Cost:
 
 @unwatched(*spelled("svdvals eigvals eigvalsh", torch.linalg))
 def values_alone(tensors: Sequence[Strided], A: Spec, *_: Any, learns: bool, **__: Any) -> Passing | None:
-    """Return (), as only the values are computed; None if autograd needs the vectors too."""
+    """Return (), because only the values are computed, or None if autograd also needs the vectors."""
     return None if learns else ()
 
 
@@ -162,7 +162,10 @@ def values_alone(tensors: Sequence[Strided], A: Spec, *_: Any, learns: bool, **_
 def matrix_norm_by_values(
     tensors: Sequence[Strided], A: Spec, ord: Any = "fro", dim: Any = (-2, -1), *_: Any, learns: bool, **__: Any
 ) -> Passing | None:
-    """Return the singular values if the norm is one of them or their sum; None otherwise, and with autograd."""
+    """Return the singular values if the norm is one of these values or their sum.
+
+    Return None for any other norm, and if autograd records the call.
+    """
     if learns or ord not in (2, -2, "nuc"):
         return None
     m, n = (A[each] for each in dim)
@@ -173,7 +176,7 @@ def matrix_norm_by_values(
 def norm_by_values(
     tensors: Sequence[Strided], A: Spec, ord: Any = None, dim: Any = None, *_: Any, learns: bool, **__: Any
 ) -> Passing | None:
-    """As matrix_norm_by_values; None for vector norms."""
+    """Return the same tensors as :func:`matrix_norm_by_values`, or None for vector norms."""
     dims = range(A.ndim) if dim is None else (dim,) if isinstance(dim, int) else dim
     return matrix_norm_by_values(tensors, A, ord, dims, learns=learns) if len(dims) == 2 else None
 
@@ -182,7 +185,7 @@ def norm_by_values(
 def nuclear_norm_by_values(
     tensors: Sequence[Strided], A: Spec, p: Any = "fro", dim: Any = None, *_: Any, learns: bool, **__: Any
 ) -> Passing | None:
-    """As matrix_norm_by_values; None for other norms, which torch.norm takes over all elements."""
+    """Return the same tensors as :func:`matrix_norm_by_values` for the nuclear norm, or None for other norms."""
     return norm_by_values(tensors, A, p, dim, learns=learns) if p == "nuc" else None
 
 
@@ -190,7 +193,7 @@ def nuclear_norm_by_values(
 def all_values_added_up(
     tensors: Sequence[Strided], A: Spec, dim: Any = None, *_: Any, learns: bool, **__: Any
 ) -> Passing | None:
-    """As matrix_norm_by_values."""
+    """Return the same tensors as :func:`matrix_norm_by_values` for the nuclear norm."""
     return nuclear_norm_by_values(tensors, A, "nuc", dim, learns=learns)
 
 
@@ -198,9 +201,9 @@ def all_values_added_up(
 def condition_by_values(
     tensors: Sequence[Strided], A: Spec, p: Any = None, *, device: str, learns: bool
 ) -> Passing | None:
-    """Return the singular values if the condition number follows from them: as the ratio of two for norms 2 and -2.
+    """Return the singular values if the condition number is computed from them.
 
-    For "nuc" it is the sum of the values times the sum of their reciprocals.
+    For the norms 2 and -2, it is the ratio of two values. For "nuc", it is the sum of the values times the sum of their reciprocals.
     """
     held = matrix_norm_by_values(tensors, A, 2 if p is None else p, learns=learns)
     if held is None or p != "nuc":
@@ -220,9 +223,9 @@ def rank_by_values(
     learns: bool,
     **__: Any,
 ) -> Passing | None:
-    """Return the singular values, their threshold in double precision, and the mask of those above it.
+    """Return the singular values, the threshold in double precision, and the mask of the values above the threshold.
 
-    For a hermitian matrix, the absolute values of eigenvalues, and the largest, come first.
+    For a hermitian matrix, the tensors are the absolute eigenvalues, the largest eigenvalue, the threshold and the mask.
     """
     if learns:
         return None
@@ -240,16 +243,16 @@ def _real(dtype: torch.dtype) -> torch.dtype:
 
 
 def _reflected(m: int, n: int, k: int) -> Cost:
-    """Return the cost of the first n columns of a product of k reflections."""
+    """Return the cost of computing the first n columns of a product of k reflections."""
     muls = k * (6 * m * n + 6 * n - 5 + k * (2 * k - 3 * (m + n) - 3)) // 3
     adds = k * (6 * m * n + 3 * n - 3 * m + 1 + k * (2 * k - 3 * (m + n))) // 3
     return Cost(muls=muls, adds=adds)
 
 
 def _iterated(A: Spec, operations: int) -> Cost:
-    """Return ``operations`` per matrix: half multiplies, half adds for complex matrices.
+    """Return a cost of ``operations`` per matrix. For complex matrices, half are multiplies and half are adds.
 
-    Those of a real matrix are not split, as its eigenvalues may still be complex.
+    The operations for a real matrix are not split, because a real matrix may have complex eigenvalues.
     """
     if not A.dtype.is_complex:
         return Cost(others=batch_of(A) * operations)

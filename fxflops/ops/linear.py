@@ -30,7 +30,7 @@ from .matmul import sparse
 
 @formula(nn.Linear, *named("linear", "mkldnn_linear"))
 def linear(input: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) -> Cost:
-    """input[*, i], weight[o, i] -> out[*, o]: i multiplies and i-1 adds per output, one add more with a bias."""
+    """input[*, i], weight[o, i] -> out[*, o]: i multiplies and i-1 adds per output, plus 1 add with a bias."""
     if weight.layout in SPARSE:
         return sparse(weight, input.numel() // weight[-1], out).plus(Cost(adds=out.numel() * (bias is not None)))
     return contraction(weight[-1], out.numel(), bias is not None)
@@ -39,9 +39,10 @@ def linear(input: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) ->
 def folded(
     tensors: Sequence[Strided], out: Spec, input: Spec, weight: Spec, bias: Spec | None = None
 ) -> Passing | None:
-    """Return the product and its sum with the bias if the input is neither a matrix nor contiguous: torch adds the bias afterwards.
+    """Return the product, and its sum with the bias, if the input is neither a matrix nor contiguous: torch then adds the bias separately.
 
-    None if the input's leading dims cannot be viewed as one: torch then decides by whether the weight requires a gradient.
+    Return None if the input's leading dims cannot be viewed as one dim. In this case, torch's choice depends on whether the weight
+    requires a gradient.
     """
     sizes, strides = tensors[0]
     if len(sizes) == 2 or (input.numel() and lies_in(sizes, strides, range(len(sizes)))):
@@ -62,7 +63,7 @@ def linear_shape(input: Spec, weight: Spec, bias: Spec | None = None) -> Spec | 
 
 @linear.backward(*named("linear_backward", "mkldnn_linear_backward"))
 def linear_backward(input: Spec, grad_output: Spec, weight: Spec, output_mask: Sequence[bool], *, out: Any) -> Cost:
-    """x[n, i], grad[n, o], weight[o, i] -> out[n, i], out_weight[o, i], out_bias[o]: o multiply-adds per out, n per out_weight."""
+    """x[n, i], grad[n, o], weight[o, i] -> out[n, i], out_weight[o, i], out_bias[o]: o multiply-adds per element of out, and n per element of out_weight."""
     to_input, to_weight, to_bias = output_mask
     rows = math.prod(grad_output[:-1])
     return summed(
@@ -80,12 +81,12 @@ def linear_backward_input(input_size: Any, grad_output: Spec, weight: Spec, *, o
 
 @linear.backward(*named("mkldnn_linear_backward_weights"), op="linear_backward")
 def linear_backward_weights(grad_output: Spec, input: Spec, weight: Spec, bias_defined: bool, *, out: Any) -> Cost:
-    """grad[n, o], x[n, i] -> out_weight[o, i], out_bias[o]: n multiplies and n-1 adds per output; n-1 adds per bias."""
+    """grad[n, o], x[n, i] -> out_weight[o, i], out_bias[o]: n multiplies and n-1 adds per element of out_weight; n-1 adds per element of out_bias."""
     return linear_backward(input, grad_output, weight, (False, True, bias_defined), out=out)
 
 
 @formula(nn.Bilinear, *named("bilinear"))
 def bilinear(input1: Spec, input2: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) -> Cost:
-    """input1[*, i], weight[o, i, j], input2[*, j] -> out[*, o]: j sums over i, then one over j, per output."""
+    """input1[*, i], weight[o, i, j], input2[*, j] -> out[*, o]: per output, j sums of i products, then 1 sum of j products."""
     _, i, j = weight
     return contraction(i, out.numel() * j).plus(contraction(j, out.numel(), bias is not None))

@@ -1,10 +1,10 @@
 """flash-linear-attention: linear attention, retention, gated linear attention and delta rules, counted as recurrences.
 
-For each token and head the state S[k, v] decays, adds a key times a value, and a query reads it: S = g S + k v', o = S' (scale * q):
-https://arxiv.org/abs/2312.06635, equation 3; for the delta rule, with (v - S' k) times beta as the value, https://arxiv.org/abs/2406.06484.
-The library's reference code does the same, ``naive.py`` beside each op: https://github.com/fla-org/flash-linear-attention/tree/main/fla/ops.
-Chunked kernels multiply more, to use matrix units; the count does not depend on their chunk size. Gradients are counted for the
-recurrence, without recomputing its states.
+For each token and head, the state S[k, v] decays, and a key times a value is added; then a query reads the state: S = g S + k v',
+o = S' (scale * q): https://arxiv.org/abs/2312.06635, equation 3. In the delta rule, the value is (v - S' k) times beta:
+https://arxiv.org/abs/2406.06484. The library's reference code, ``naive.py`` of each op, computes the same:
+https://github.com/fla-org/flash-linear-attention/tree/main/fla/ops. Chunked kernels multiply more to use matrix units; the count does
+not depend on the chunk size. Gradients are those of the recurrence; recomputing its states is not counted.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ OPS = "fla.ops"
 
 
 class Recurrence:
-    """The sizes of a recurrence: ``states`` state elements over all tokens and heads; each output sums ``k`` of them.
+    """The sizes of a recurrence. ``states`` is the number of state elements of all tokens and heads; each output sums ``k`` state elements.
 
-    ``decays`` are the tensors of decays; ``fixed`` means that each head has a constant decay, without a gradient.
+    ``decays`` are the decay tensors. ``fixed`` means that each head has a constant decay, which gets no gradient.
     """
 
     def __init__(
@@ -116,7 +116,8 @@ def linear_attention(*, q: Spec, v: Spec, normalize: bool = False, cu_seqlens: A
 def linear_attention_backward(*, q: Spec, v: Spec, normalize: bool = False, cu_seqlens: Any = None, out: Any) -> Cost:
     """grad[b, t, h, v], q[b, t, h, k], k[b, t, h, k], v[b, t, h, v] -> out_q, out_k, out_v: 4k multiply-accumulates per output."""
     n, values, rows = q.numel(), v.numel(), v.numel() // v[-1]
-    # With o = x / d: x gets grad / d, and d gets -sum of grad * o / d, which goes on to q and to the keys so far; each key sums over later tokens.
+    # With o = x / d, the gradient of x is grad / d, and the gradient of d is -sum of grad * o / d. The gradient of d flows to q and to
+    # the keys so far; each key sums it over later tokens.
     divided = summed(
         Cost(others=values),
         Cost(muls=values, adds=values - rows, others=2 * rows),
@@ -132,18 +133,18 @@ LIGHTNING = tuple(f"{OPS}.lightning_attn.{each}:{each}_lightning_attn" for each 
 
 @library(*RETENTION, *LIGHTNING, op="linear_attention", result=result)
 def retention(*, q: Spec, v: Spec, cu_seqlens: Any = None, out: Any) -> Cost:
-    """q[b, t, h, k], k[b, t, h, k], v[b, t, h, v] -> out[b, t, h, v]: as linear_attention, plus k multiplies per output for a head's decay."""
+    """q[b, t, h, k], k[b, t, h, k], v[b, t, h, v] -> out[b, t, h, v]: counted like linear_attention, plus k multiplies per output by the head's decay."""
     return of(q, v, cu_seqlens, fixed=True).forward()
 
 
 @retention.backward(*gradients_of(*RETENTION, *LIGHTNING), op="linear_attention_backward")
 def retention_backward(*, q: Spec, v: Spec, cu_seqlens: Any = None, out: Any) -> Cost:
-    """grad[b, t, h, v], q[b, t, h, k], k[b, t, h, k], v[b, t, h, v] -> out_q, out_k, out_v: as linear_attention_backward, with the decay."""
+    """grad[b, t, h, v], q[b, t, h, k], k[b, t, h, k], v[b, t, h, v] -> out_q, out_k, out_v: counted like linear_attention_backward, plus the decay of the state's gradient."""
     return of(q, v, cu_seqlens, fixed=True).backward()
 
 
 def decays_in(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the per-token decays among the arguments, and whether heads have a fixed decay."""
+    """Return the decay tensors among the arguments, and whether each head has a fixed decay."""
     decays = [given[name] for name in ("g", "gk", "gv") if given.get(name) is not None]
     return {"decays": decays, "fixed": given.get("g_gamma") is not None}
 
@@ -156,7 +157,7 @@ GATED = (
 
 @library(*GATED, op="linear_attention", result=result)
 def gated_linear_attention(*, q: Spec, v: Spec, cu_seqlens: Any = None, out: Any, **given: Any) -> Cost:
-    """q[b, t, h, k], v[b, t, h, v], g[b, t, h] or g[b, t, h, k] -> out[b, t, h, v]: as linear_attention, plus exp(g) times the state."""
+    """q[b, t, h, k], v[b, t, h, v], g[b, t, h] or g[b, t, h, k] -> out[b, t, h, v]: counted like linear_attention, plus exp(g) and the products of exp(g) with the state."""
     return of(q, v, cu_seqlens, **decays_in(given)).forward()
 
 

@@ -1,8 +1,8 @@
-"""Losses: their definition per element, then the reduction: n-1 adds for a sum, 1 divide more for a mean.
+"""Losses count their definition for each element, then the reduction: n-1 adds for a sum, and 1 more divide for a mean.
 
-Definitions: https://docs.pytorch.org/docs/stable/nn.html#loss-functions. Of two branches, the one that computes more is
-counted. The aten overloads take their reduction as a number.
-A gradient is each element's derivative times the incoming gradient, which a mean first divides once.
+Definitions: https://docs.pytorch.org/docs/stable/nn.html#loss-functions. Of two branches, the more expensive one is
+counted. The aten overloads take the reduction as a number.
+A gradient is the derivative of each element times the incoming gradient. A mean first divides the incoming gradient once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CODES = {name: number for number, name in NUMBERS.items()}
 def mse_loss(
     input: Spec, target: Spec, *, reduction: Reduction = "mean", weight: Spec | None = None, out: Spec
 ) -> Cost:
-    """input[*], target[*] -> out[]: 1 subtraction and 1 square per element, 1 multiply with a weight."""
+    """input[*], target[*] -> out[]: 1 subtraction and 1 square per element, plus 1 multiply with a weight."""
     return pointwise_loss(Cost(muls=1, adds=1), input, target, reduction, weight)
 
 
@@ -35,9 +35,9 @@ def mse_loss(
 @stores("aten::smooth_l1_loss")
 @stores("aten::soft_margin_loss")
 def losses_stored(input: Spec, target: Spec, *_: Any) -> int:
-    """x[*], y[*] -> bytes: the kernels allocate one result per element, then shrink only its shape.
+    """x[*], y[*] -> bytes: the kernels allocate one value per element, then shrink the result's shape, but not its storage.
 
-    https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/Loss.cpp; CUDA's kernels do the same.
+    See https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/Loss.cpp; CUDA's kernels do the same.
     """
     elements = Spec(torch.broadcast_shapes(input, target), input.dtype)
     return elements.nbytes
@@ -45,7 +45,7 @@ def losses_stored(input: Spec, target: Spec, *_: Any) -> int:
 
 @stores("aten::binary_cross_entropy")
 def binary_losses_stored(input: Spec, *_: Any) -> int:
-    """x[*], y[*] -> bytes: as losses_stored."""
+    """x[*], y[*] -> bytes: the same bytes as losses_stored."""
     return input.nbytes
 
 
@@ -57,19 +57,19 @@ def mse_loss_backward(*, reduction: int, out: Spec) -> Cost:
 
 @formula(nn.L1Loss, *named("l1_loss"))
 def l1_loss(input: Spec, target: Spec, *, reduction: Reduction = "mean", weight: Spec | None = None, out: Spec) -> Cost:
-    """input[*], target[*] -> out[]: 1 subtraction and 1 absolute value per element, 1 multiply with a weight."""
+    """input[*], target[*] -> out[]: 1 subtraction and 1 absolute value per element, plus 1 multiply with a weight."""
     return pointwise_loss(Cost(adds=1, others=1), input, target, reduction, weight)
 
 
 @formula(nn.SmoothL1Loss, *named("smooth_l1_loss"))
 def smooth_l1_loss(input: Spec, target: Spec, *, reduction: Reduction = "mean", out: Spec) -> Cost:
-    """input[*], target[*] -> out[]: |d| < beta, d = x - y, then 0.5 * d * d / beta: 6 per element."""
+    """input[*], target[*] -> out[]: 0.5 * d * d / beta where |d| < beta, with d = x - y: 6 per element."""
     return pointwise_loss(Cost(muls=2, adds=1, others=3), input, target, reduction)
 
 
 @smooth_l1_loss.backward(*named("smooth_l1_loss_backward"))
 def smooth_l1_loss_backward(*, reduction: int, out: Spec) -> Cost:
-    """grad[], x[*], y[*] -> out[*]: (x - y) / beta, kept between -1 and 1, * grad: 5 per element."""
+    """grad[], x[*], y[*] -> out[*]: (x - y) / beta, clamped to -1 and 1, times grad: 5 per element."""
     return elements_backward(Cost(muls=1, adds=1, others=3), out, reduction)
 
 
@@ -77,13 +77,13 @@ def smooth_l1_loss_backward(*, reduction: int, out: Spec) -> Cost:
 def huber_loss(
     input: Spec, target: Spec, *, reduction: Reduction = "mean", weight: Spec | None = None, out: Spec
 ) -> Cost:
-    """input[*], target[*] -> out[]: |d| < delta, d = x - y, then 0.5 * d * d: 5 per element, 1 multiply with a weight."""
+    """input[*], target[*] -> out[]: 0.5 * d * d where |d| < delta, with d = x - y: 5 per element, plus 1 multiply with a weight."""
     return pointwise_loss(Cost(muls=2, adds=1, others=2), input, target, reduction, weight)
 
 
 @huber_loss.backward(*named("huber_loss_backward"))
 def huber_loss_backward(*, reduction: int, out: Spec) -> Cost:
-    """grad[], x[*], y[*] -> out[*]: x - y, kept between -delta and delta, * grad: 4 per element."""
+    """grad[], x[*], y[*] -> out[*]: x - y, clamped to -delta and delta, times grad: 4 per element."""
     return elements_backward(Cost(muls=1, adds=1, others=2), out, reduction)
 
 
@@ -97,14 +97,14 @@ def kl_div(input: Spec, target: Spec, *, reduction: Reduction = "mean", out: Spe
 def binary_cross_entropy(
     input: Spec, target: Spec, *, weight: Spec | None = None, reduction: Reduction = "mean", out: Spec
 ) -> Cost:
-    """input[*], target[*] -> out[]: -(y * log(x) + (1-y) * log(1-x)): 8 per element, 1 multiply with a weight."""
+    """input[*], target[*] -> out[]: -(y * log(x) + (1-y) * log(1-x)): 8 per element, plus 1 multiply with a weight."""
     element = Cost(muls=2 + (weight is not None), adds=3, others=3)
     return pointwise_loss(element, input, target, reduction)
 
 
 @binary_cross_entropy.backward(*named("binary_cross_entropy_backward"))
 def binary_cross_entropy_backward(*, weight: Spec | None = None, reduction: int = 1, out: Spec) -> Cost:
-    """grad[], x[*], y[*] -> out[*]: (x - y) / (x * (1 - x)) * grad: 5 per element, 1 multiply with a weight."""
+    """grad[], x[*], y[*] -> out[*]: (x - y) / (x * (1 - x)) * grad: 5 per element, plus 1 multiply with a weight."""
     return elements_backward(Cost(muls=2 + (weight is not None), adds=2, others=1), out, reduction)
 
 
@@ -118,9 +118,9 @@ def binary_cross_entropy_with_logits(
     pos_weight: Spec | None = None,
     out: Spec,
 ) -> Cost:
-    """input[*], target[*] -> out[]: max(x, 0) - x * y + log(1 + exp(-|x|)): 9 per element, 1 multiply with a weight.
+    """input[*], target[*] -> out[]: max(x, 0) - x * y + log(1 + exp(-|x|)): 9 per element, plus 1 multiply with a weight.
 
-    ``pos_weight`` p scales the last two terms by 1 + (p-1) * y: 4 more.
+    ``pos_weight`` p scales the last two terms by 1 + (p-1) * y, which costs 4 more.
     """
     weighted, positives = weight is not None, 2 * (pos_weight is not None)
     element = Cost(muls=1 + weighted + positives, adds=3 + positives, others=5)
@@ -131,13 +131,13 @@ def binary_cross_entropy_with_logits(
 def nll_loss(
     input: Spec, target: Spec, *, weight: Spec | None = None, reduction: Reduction = "mean", out: object
 ) -> Cost:
-    """input[n, c, *], target[n, *] -> out[]: 1 negation per target, 1 multiply with a weight; ignored targets count too."""
+    """input[n, c, *], target[n, *] -> out[]: 1 negation per target, plus 1 multiply with a weight; ignored targets count too."""
     return pointwise_loss(Cost(others=1), target, target, reduction, weight)
 
 
 @nll_loss.backward(*named("nll_loss_backward", "nll_loss2d_backward"))
 def nll_loss_backward(*, target: Spec, weight: Spec | None, reduction: int, out: Spec) -> Cost:
-    """grad[], x[n, c, *], target[n, *] -> out[n, c, *]: -grad per target, 1 multiply with a weight; ignored targets count too."""
+    """grad[], x[n, c, *], target[n, *] -> out[n, c, *]: -grad per target, plus 1 multiply with a weight; ignored targets count too."""
     return elements_backward(Cost(muls=0 + (weight is not None), others=1), target, reduction)
 
 
@@ -151,11 +151,11 @@ def cross_entropy(
     label_smoothing: float = 0.0,
     out: Spec,
 ) -> Cost:
-    """input[n, c, *], target[n, *] -> out[]: log_softmax over c, then nll_loss.
+    """input[n, c, *], target[n, *] -> out[]: the cost of log_softmax over c, plus the cost of nll_loss.
 
-    If the target holds probabilities, [n, c, *], each row costs c multiplies and c-1 adds instead of a lookup. Smoothing costs c-1
-    adds and a negation per row for the mean of all classes, and 2 multiplies and 1 add to mix it in; for probabilities,
-    1 multiply and 1 add each. A weight costs 1 multiply per class that it scales.
+    If the target has probabilities, [n, c, *], each row takes c multiplies and c-1 adds instead of a lookup. Label smoothing takes,
+    per row, c-1 adds and a negation for the mean of all classes, and 2 multiplies and 1 add to mix the mean in. For a target with
+    probabilities, smoothing takes 1 multiply and 1 add per probability. A weight takes 1 multiply per class that it scales.
     """
     classes = 1 if input.ndim > 1 else 0
     c = input[classes]
@@ -171,7 +171,7 @@ def cross_entropy(
 
 
 CHUNKED = "torch_nn::_linear_cross_entropy_batch_chunked"
-"""The function behind F.linear_cross_entropy with chunk options; torch before 2.14 lacks it."""
+"""The function that F.linear_cross_entropy calls with chunk options; torch has it since 2.14."""
 
 
 @formula(CHUNKED, op="linear_cross_entropy")
@@ -189,9 +189,9 @@ def linear_cross_entropy(
     compute_linear_bias_grad: bool,
     out: object,
 ) -> Cost:
-    """input[n, i], weight[c, i], target[n] -> out[]: linear, then cross_entropy; chunking changes no count.
+    """input[n, i], weight[c, i], target[n] -> out[]: the cost of linear, plus the cost of cross_entropy; chunking does not change the count.
 
-    The forward also computes the gradients, counted as in a backward pass; the backward pass only scales them.
+    The forward also computes the gradients. These gradients count like a backward pass; the real backward pass only scales the gradients.
     """
     logits = Spec((input[0], linear_weight[0]), input.dtype)
     loss = linear(input, linear_weight, linear_bias, out=logits).plus(
@@ -212,7 +212,7 @@ def linear_cross_entropy(
 def linear_cross_entropy_of_rows(
     input: Spec, linear_weight: Spec, target: Spec, linear_bias: Spec | None, weight: Spec | None, *, out: Spec
 ) -> Cost:
-    """input[n, i], weight[c, i], target[n] -> out[n]: linear, then cross_entropy; the backward pass recomputes both."""
+    """input[n, i], weight[c, i], target[n] -> out[n]: the cost of linear, plus the cost of cross_entropy; the backward pass recomputes both."""
     logits = Spec((input[0], linear_weight[0]), input.dtype)
     return linear(input, linear_weight, linear_bias, out=logits).plus(
         cross_entropy(logits, target, weight=weight, reduction="none", out=out)
@@ -220,13 +220,13 @@ def linear_cross_entropy_of_rows(
 
 
 def pointwise_loss(element: Cost, input: Spec, target: Spec, reduction: Reduction, weight: Spec | None = None) -> Cost:
-    """Return a loss's cost: ``element`` per element, then the reduction. A weight adds 1 multiply; its mean divides by the weights' sum."""
+    """Return a loss's cost: ``element`` per element, then the reduction. A weight takes 1 multiply per element, and the sum of weights in a mean."""
     n, weighted = math.prod(torch.broadcast_shapes(input, target)), weight is not None
     return times(n, element.plus(Cost(muls=0 + weighted))).plus(reduced_loss(n, reduction, weighted))
 
 
 def reduced_loss(elements: int, reduction: Reduction, weighted: bool = False) -> Cost:
-    """Return the cost of reducing ``elements`` losses; the mean of ``weighted`` ones divides by the sum of the weights."""
+    """Return the cost of reducing ``elements`` losses. The mean of ``weighted`` losses divides by the sum of the weights."""
     name = NUMBERS[reduction] if isinstance(reduction, int) else reduction
     if name == "none" or not elements:
         return Cost()

@@ -1,4 +1,4 @@
-"""torch_flops's three formula tables, readable and writable by class, function or name."""
+"""torch_flops's three formula tables. Formulas can be read and assigned by class, function or name."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ._registry import BASE, Formula, FormulaRegistry, entry_for, is_method
 
 
 class FormulaMapping(MutableMapping[Any, FormulaFunction]):
-    """One of the tables, for kind "module", "function" or "method".
+    """The table of formulas for modules, functions or methods (``kind`` "module", "function" or "method").
 
-    A function assigned here is called as in torch_flops: ``(module, result, *args)``, ``(result, *args)`` or
-    ``(self_obj, result, *args)``, with empty meta tensors; it returns FLOPs. ``del`` restores the previous formula.
+    A formula assigned here is called like in torch_flops: ``(module, result, *args)``, ``(result, *args)`` or
+    ``(self_obj, result, *args)``. The formula gets empty meta tensors and returns FLOPs. ``del`` restores the previous formula.
     """
 
     def __init__(self, kind: str, registry: FormulaRegistry) -> None:
@@ -74,14 +74,14 @@ class FormulaMapping(MutableMapping[Any, FormulaFunction]):
         return self._kind == ("method" if is_method(key) else "function")
 
     def _find(self, key: Any) -> list[Any]:
-        """Return the registry's keys for ``key``: itself, or all with that name."""
+        """Return the registry's keys for ``key``: the key itself, or all keys with this name."""
         if not isinstance(key, str):
             return [key] if self._formulas.get(key) is not None else []
         return [found for found in self if (found[1] if isinstance(found, tuple) else found.__name__) == key]
 
 
 def computes_nothing(*args: Any, **kwargs: Any) -> int:
-    """Return 0: the table's function for an op declared to compute nothing."""
+    """Return 0, as the table's formula for an op that is declared to compute nothing."""
     return 0
 
 

@@ -1,6 +1,6 @@
-"""Margin and ranking losses: their definition per element, then the reduction, as in loss.py.
+"""Margin and ranking losses count their definition for each element, then the reduction, like in loss.py.
 
-Where a loss branches on the target, the branch that computes more is counted, plus 1 for the choice.
+Where a loss branches on the target, the more expensive branch is counted, plus 1 for the choice.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def hinge_embedding_loss(input: Spec, target: Spec, *, reduction: Reduction = "m
 def cosine_embedding_loss(
     input1: Spec, input2: Spec, target: Spec, *, reduction: Reduction = "mean", out: Spec
 ) -> Cost:
-    """x1[n, d], x2[n, d], target[n] -> out[]: cosine_similarity, then 1 - cos or max(0, cos - margin): 3 per row."""
+    """x1[n, d], x2[n, d], target[n] -> out[]: the cost of cosine_similarity, plus 3 per row for 1 - cos or max(0, cos - margin)."""
     similar = cosine_similarity(input1, input2, -1, out=target)
     return similar.plus(pointwise_loss(Cost(adds=1, others=2), target, target, reduction))
 
@@ -61,7 +61,7 @@ def triplet_margin_loss(
     reduction: Reduction = "mean",
     out: Spec,
 ) -> Cost:
-    """a[n, d], p[n, d], n[n, d] -> out[]: 2 distances per row, then max(0, ap - an + margin): 3; swap adds 1 distance and 1 min."""
+    """a[n, d], p[n, d], n[n, d] -> out[]: per row, 2 distances, and 3 for max(0, ap - an + margin); swap takes 1 more distance and 1 min."""
     rows = Spec(torch.broadcast_shapes(anchor, positive, negative)[:-1])
     distance = pairwise_distance(anchor, positive, p, out=rows)
     compared = pointwise_loss(Cost(adds=2, others=1 + swap), rows, rows, reduction)
@@ -72,7 +72,7 @@ def triplet_margin_loss(
 def poisson_nll_loss(
     input: Spec, target: Spec, *, log_input: bool = True, full: bool = False, reduction: Reduction = "mean", out: Spec
 ) -> Cost:
-    """input[*], target[*] -> out[]: exp(x) - y * x, 3 per element, or x - y * log(x + eps), 4.
+    """input[*], target[*] -> out[]: per element, 3 for exp(x) - y * x, or 4 for x - y * log(x + eps) without log_input.
 
     The full loss adds y * log(y) - y + 0.5 * log(2 pi y) where y > 1: 9 more.
     """
@@ -83,7 +83,7 @@ def poisson_nll_loss(
 
 @formula(nn.PoissonNLLLoss, op="poisson_nll_loss")
 def poisson_nll_loss_module(module: nn.PoissonNLLLoss, input: Spec, target: Spec, *, out: Spec) -> Cost:
-    """input[*], target[*] -> out[]: as F.poisson_nll_loss; forward calls the input ``log_input``."""
+    """input[*], target[*] -> out[]: counted like F.poisson_nll_loss; the module's forward names its input ``log_input``."""
     return poisson_nll_loss(
         input, target, log_input=module.log_input, full=module.full, reduction=module.reduction, out=out
     )
@@ -93,9 +93,9 @@ def poisson_nll_loss_module(module: nn.PoissonNLLLoss, input: Spec, target: Spec
 def multi_margin_loss(
     input: Spec, target: Spec, *, p: float = 1, weight: Spec | None = None, reduction: Reduction = "mean", out: Spec
 ) -> Cost:
-    """input[n, c], target[n] -> out[]: per other class max(0, margin - x[y] + x): 3, plus 1 each for p = 2 and a weight.
+    """input[n, c], target[n] -> out[]: per class other than y, 3 for max(0, margin - x[y] + x), plus 1 for p = 2 and 1 with a weight.
 
-    Per row, their sum and 1 divide.
+    Each row also takes the sum over the classes and 1 divide.
     """
     c, rows = input[-1] if input.ndim else 1, math.prod(input[:-1])
     each = Cost(muls=(p == 2) + (weight is not None), adds=2, others=1)
@@ -105,9 +105,9 @@ def multi_margin_loss(
 
 @multi_margin_loss.backward(*named("multi_margin_loss_backward"))
 def multi_margin_loss_backward(*, p: float, weight: Spec | None = None, reduction: int = 1, out: Spec) -> Cost:
-    """grad[], x[n, c], target[n] -> out[n, c]: per other class z = margin - x[y] + x, then, if above 0, grad to it and -grad to y: 4.
+    """grad[], x[n, c], target[n] -> out[n, c]: per class other than y, 4: z = margin - x[y] + x; if z > 0, grad is added to the class and subtracted from y.
 
-    p = 2 multiplies by 2 * z; a weight is 1 multiply; each row's gradient is divided by c.
+    For p = 2, grad is multiplied by 2 * z. A weight takes 1 multiply. The gradient of each row is divided by c.
     """
     c, rows = out[-1] if out.ndim else 1, math.prod(out[:-1])
     each = Cost(muls=2 * (p == 2) + (weight is not None), adds=3, others=1)
@@ -116,9 +116,9 @@ def multi_margin_loss_backward(*, p: float, weight: Spec | None = None, reductio
 
 @formula(nn.MultiLabelMarginLoss, *named("multilabel_margin_loss", "multilabel_margin_loss_forward"))
 def multilabel_margin_loss(input: Spec, target: Spec, *, reduction: Reduction = "mean", out: Any) -> Cost:
-    """input[n, c], target[n, c] -> out[]: max(0, 1 - (x[y] - x)) per pair of a target and another class: 3, their sum, 1 divide.
+    """input[n, c], target[n, c] -> out[]: 3 for max(0, 1 - (x[y] - x)) per pair of a target and another class; per row, the sum of the pairs and 1 divide.
 
-    Upper bound: half of the classes are assumed targets, c^2/4 pairs per row.
+    The count is an upper bound: half of the classes are assumed to be targets, which gives c^2/4 pairs per row.
     """
     c, rows = input[-1] if input.ndim else 1, math.prod(input[:-1])
     pairs = c * c // 4
@@ -128,9 +128,9 @@ def multilabel_margin_loss(input: Spec, target: Spec, *, reduction: Reduction = 
 
 @multilabel_margin_loss.backward(*named("multilabel_margin_loss_backward"))
 def multilabel_margin_loss_backward(*, reduction: int, out: Spec) -> Cost:
-    """grad[], x[n, c], target[n, c] -> out[n, c]: per pair of a target and another class 1 - (x[y] - x), then, if above 0, grad to both: 5.
+    """grad[], x[n, c], target[n, c] -> out[n, c]: per pair of a target and another class, 5: z = 1 - (x[y] - x); if z > 0, grad is added to both classes.
 
-    Upper bound, as in the forward: c^2/4 pairs per row. Each row's gradient is divided by c.
+    The count is an upper bound with c^2/4 pairs per row, like in the forward. The gradient of each row is divided by c.
     """
     c, rows = out[-1] if out.ndim else 1, math.prod(out[:-1])
     return elements_backward(times(c * c // 4, Cost(adds=4, others=1)).plus(Cost(others=1)), Spec((rows,)), reduction)

@@ -36,10 +36,10 @@ from ._extend import (
 def matmul(input: Spec, other: Spec, *, out: Spec) -> Cost:
     """input[*, m, k] @ other[*, k, n] -> out[*, m, n]: k multiplies and k-1 adds per output; batch dims broadcast.
 
-    Of a sparse operand, only stored elements count: each is multiplied by every column (or row) of the other.
+    Only the stored elements of a sparse operand count: each is multiplied by every column (or row) of the other operand.
     """
     if input.layout in SPARSE and other.layout in SPARSE:
-        raise ValueError("how many elements of two sparse matrices meet depends on where they are")
+        raise ValueError("cannot count a product of two sparse matrices: it depends on the positions of their elements")
     if input.layout in SPARSE:
         return sparse(input, other[-1] if other.ndim > 1 else 1, out)
     if other.layout in SPARSE:
@@ -48,7 +48,7 @@ def matmul(input: Spec, other: Spec, *, out: Spec) -> Cost:
 
 
 def batched(tensors: Sequence[Strided], out: Spec, input: Spec, other: Spec) -> Passing | None:
-    """Return copies of operands whose batch dims cannot be viewed as one, and the result; None for batches to broadcast."""
+    """Return copies of the operands whose batch dims cannot be viewed as one dim, and the result, or None if batch dims broadcast."""
     (_, strides), (_, lie) = tensors
     if other.ndim == 2:
         return () if is_one(input[:-1], strides) else None
@@ -64,7 +64,7 @@ def batched(tensors: Sequence[Strided], out: Spec, input: Spec, other: Spec) -> 
 
 @matmul.shape(*spelled("matmul __matmul__", torch, torch.Tensor), layout=ANY, passing=batched)
 def matmul_shape(input: Spec, other: Spec) -> Spec | None:
-    """input[*, m, k], other[*, k, n] -> out[*, m, n]; None for vectors: the kernel decides."""
+    """input[*, m, k], other[*, k, n] -> out[*, m, n], or None for vectors."""
     if input.ndim < 2 or other.ndim < 2 or input.dtype is not other.dtype or input[-1] != other[-2]:
         return None
     batch = broadcast(input[:-2], other[:-2])
@@ -75,13 +75,13 @@ def matmul_shape(input: Spec, other: Spec) -> Spec | None:
 
 @matmul.shape(*spelled("mm bmm", torch, torch.Tensor), layout=ANY)
 def bmm_shape(input: Spec, mat2: Spec) -> Spec | None:
-    """input[*, m, k], mat2[*, k, n] -> out[*, m, n] if the batch dims are equal; else the kernel decides."""
+    """input[*, m, k], mat2[*, k, n] -> out[*, m, n], or None if the batch dims differ."""
     return matmul_shape(input, mat2) if input.ndim == mat2.ndim and input[:-2] == mat2[:-2] else None
 
 
 @matmul.backward(*named("matmul_backward"))
 def matmul_backward(grad: Spec, input: Spec, other: Spec, mask: Sequence[bool], *, out: Any) -> Cost:
-    """grad[*, m, n], a[*, m, k], b[*, k, n] -> out_a[*, m, k], out_b[*, k, n]: each as many multiply-adds as the forward product, less 1 add per output."""
+    """grad[*, m, n], a[*, m, k], b[*, k, n] -> out_a[*, m, k], out_b[*, k, n]: each gradient takes as many multiply-adds as the forward product, minus 1 add per output."""
     to_input, to_other = mask
     products = grad.numel() * input[-1]
     return when(to_input, added_up(products, input.numel())).plus(when(to_other, added_up(products, other.numel())))
@@ -95,7 +95,7 @@ def reflected_matmul(input: Spec, other: Spec, *, out: Spec) -> Cost:
 
 @formula(*named("inner"))
 def inner(input: Spec, other: Spec, *, out: Spec) -> Cost:
-    """input[*, k], other[*, k] -> out[*, *]: k multiplies and k-1 adds per output; k = 1 with a scalar."""
+    """input[*, k], other[*, k] -> out[*, *]: k multiplies and k-1 adds per output; k is 1 if an operand is a scalar."""
     return contraction(input[-1] if input.ndim and other.ndim else 1, out.numel())
 
 
@@ -109,7 +109,7 @@ def vecdot(x: Spec, y: Spec, dim: int = -1, *, out: Spec) -> Cost:
 def addmm(input: Spec, mat1: Spec, mat2: Spec, beta: float = 1, alpha: float = 1, *, out: Spec) -> Cost:
     """beta * input[m, n] + alpha * mat1[m, k] @ mat2[k, n] -> out[m, n]: k multiplies and k adds per output.
 
-    A factor other than 1 costs a multiply per element that it scales; beta = 0 skips the input.
+    A factor other than 1 takes 1 multiply per element that it scales. With beta = 0, the input is not added.
     """
     return _added(input, matmul(mat1, mat2, out=out), beta, alpha, out)
 
@@ -125,7 +125,7 @@ def addmm_shape(input: Spec, mat1: Spec, mat2: Spec) -> Spec | None:
 
 @formula("aten::_addmm_activation", op="addmm")
 def addmm_activation(input: Spec, mat1: Spec, mat2: Spec, beta: float = 1, alpha: float = 1, *, out: Spec) -> Cost:
-    """input[m, n] + mat1[m, k] @ mat2[k, n] -> out[m, n]: as addmm, plus 1 per output for the activation."""
+    """input[m, n] + mat1[m, k] @ mat2[k, n] -> out[m, n]: counted like addmm, plus 1 per output for the activation."""
     return addmm(input, mat1, mat2, beta, alpha, out=out).plus(Cost(others=out.numel()))
 
 
@@ -137,7 +137,7 @@ def addmv(input: Spec, mat: Spec, vec: Spec, beta: float = 1, alpha: float = 1, 
 
 @formula(*named("baddbmm"))
 def baddbmm(input: Spec, batch1: Spec, batch2: Spec, beta: float = 1, alpha: float = 1, *, out: Spec) -> Cost:
-    """beta * input[b, m, n] + alpha * batch1[b, m, k] @ batch2[b, k, n] -> out[b, m, n]: as addmm."""
+    """beta * input[b, m, n] + alpha * batch1[b, m, k] @ batch2[b, k, n] -> out[b, m, n]: counted like addmm."""
     return _added(input, matmul(batch1, batch2, out=out), beta, alpha, out)
 
 
@@ -146,7 +146,7 @@ baddbmm.shape(*spelled("baddbmm", torch, torch.Tensor), layout=ANY)(addmm_shape)
 
 @formula(*named("addbmm"))
 def addbmm(input: Spec, batch1: Spec, batch2: Spec, beta: float = 1, alpha: float = 1, *, out: Spec) -> Cost:
-    """beta * input[m, n] + alpha * sum_b batch1[b, m, k] @ batch2[b, k, n] -> out[m, n]: as addmm, over b*k."""
+    """beta * input[m, n] + alpha * sum_b batch1[b, m, k] @ batch2[b, k, n] -> out[m, n]: counted like addmm, with sums over b*k."""
     return _added(input, contraction(batch1[0] * batch1[2], out.numel()), beta, alpha, out)
 
 
@@ -166,7 +166,7 @@ def outer(input: Spec, other: Spec, *, out: Spec) -> Cost:
 def tensordot(a: Spec, b: Spec, dims: Any = 2, dims_other: Any = None, *, out: Spec) -> Cost:
     """a[*m, *k], b[*k, *n] -> out[*m, *n]: prod(k) multiplies and prod(k)-1 adds per output.
 
-    If a contracted dim is 1 in one operand, torch sums the other over it first.
+    If a contracted dim has size 1 in one operand, torch first sums the other operand over this dim.
     """
     if dims_other is not None:
         pairs = zip(dims, dims_other, strict=True)
@@ -187,7 +187,7 @@ def tensordot(a: Spec, b: Spec, dims: Any = 2, dims_other: Any = None, *, out: S
 
 @formula(*named("multi_dot", "chain_matmul"), "aten::linalg_multi_dot")
 def multi_dot(*tensors: Any, out: Spec) -> Cost:
-    """a[m, k], b[k, l] .. z[., n] -> out[m, n]: the products in the cheapest order."""
+    """a[m, k], b[k, l] .. z[., n] -> out[m, n]: the cost of the matrix products in the cheapest order."""
     matrices = list(specs_in(tensors))
     rows = 1 if matrices[0].ndim == 1 else matrices[0][0]
     columns = 1 if matrices[-1].ndim == 1 else matrices[-1][-1]
@@ -203,7 +203,7 @@ def multi_dot(*tensors: Any, out: Spec) -> Cost:
 
 
 def sparse(matrix: Spec, meets: int, out: Spec) -> Cost:
-    """Return a cost: each stored element ``meets`` that many others, with a multiply and an add each, less 1 add per output."""
+    """Return the cost of a sparse product: ``meets`` multiplies and adds per stored element, minus 1 add per output."""
     return added_up(matrix.facts["nnz"] * meets, out.numel())
 
 

@@ -1,4 +1,4 @@
-"""oneDNN's recurrent layer, counted as in rnn.py, and the workspace that it keeps for the backward pass."""
+"""oneDNN's recurrent layer, counted like in rnn.py, and the size of the workspace that it keeps for the backward pass."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAGE, CACHE_LINE, FLOAT = 4096, 64, 4
 
 @formula("aten::mkldnn_rnn_layer", op="rnn")
 def mkldnn_rnn_layer(input: Spec, *, mode: int, hidden_size: int, has_biases: bool, out: Any) -> Cost:
-    """input[t, b, i], 2 weights and 2 biases -> out[t, b, h]: one layer in one direction, as nn.LSTM or nn.GRU by the mode."""
+    """input[t, b, i], 2 weights and 2 biases -> out[t, b, h]: one layer in one direction, counted like nn.RNN, nn.LSTM or nn.GRU, depending on ``mode``."""
     weights = weights_of(KINDS[mode], input[-1], hidden_size, 1, 1, has_biases)
     return steps_of(KINDS[mode], math.prod(input[:-1]), weights, hidden_size)
 
@@ -28,9 +28,9 @@ def mkldnn_rnn_layer(input: Spec, *, mode: int, hidden_size: int, has_biases: bo
 def mkldnn_rnn_layer_backward(
     input: Spec, *, hx_: Spec, mode: int, hidden_size: int, has_biases: bool, out: Any
 ) -> Cost:
-    """x[t, b, i], weights, grad[t, b, h] -> out[t, b, i], out_weights, out_hx, out_cx: one layer in one direction, as _cudnn_rnn_backward.
+    """x[t, b, i], weights, grad[t, b, h] -> out[t, b, i], out_weights, out_hx, out_cx: one layer in one direction, counted like _cudnn_rnn_backward.
 
-    The kernel computes all gradients; only the requested ones are counted.
+    The kernel computes all gradients; only requested gradients are counted.
     """
     layer = list(weights_of(KINDS[mode], input[-1], hidden_size, 1, 1, has_biases))
     to = To(input.facts.get("learns", True), hx_.facts.get("learns", True), True)
@@ -43,8 +43,8 @@ def mkldnn_rnn_workspace(
 ) -> int:
     """input[t, b, i], hx[*, h] -> bytes: the gates, outputs and states of every step, and space for their gradients.
 
-    https://github.com/uxlfoundation/oneDNN/blob/main/src/cpu/rnn/rnn_utils.hpp, set_conf and set_offsets. Each part
-    begins on a page.
+    See set_conf and set_offsets in https://github.com/uxlfoundation/oneDNN/blob/main/src/cpu/rnn/rnn_utils.hpp. Each part
+    begins on a new page.
     """
     t, b, i = input
     h, size = hx[-1], input.dtype.itemsize
@@ -62,7 +62,10 @@ def mkldnn_rnn_workspace(
 
 @cache
 def _parts_of_the_smallest() -> int:
-    """Return a workspace's number of parts: in a tiny workspace, each is one page. oneDNN 3.7 has two more state parts than 3.12."""
+    """Return a workspace's number of parts, measured with a tiny layer: there each part is one page.
+
+    oneDNN 3.7 has two more parts for states than oneDNN 3.12.
+    """
     sizes = (1, 1, 1), (4, 1), (4, 1), (4,), (4,), (1, 1, 1), (1, 1, 1)
     with disable_current_modes():
         given = [torch.ones(shape, dtype=torch.float32, device="cpu") for shape in sizes]

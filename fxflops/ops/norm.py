@@ -1,12 +1,12 @@
-"""Normalizations: per element the subtraction of the mean, the division by the deviation, the weight and the bias.
+"""Normalizations count, for each element, subtracting the mean, dividing by the deviation, the weight and the bias.
 
-Computing the mean and the deviation is NOT counted, not even in training or for layer_norm, which always computes them:
+Computing the mean and the deviation is NOT counted, not even in training, and not for layer_norm, which always computes them.
 torch_flops counts this way (https://github.com/zugexiaodui/torch_flops), and its published totals depend on it.
 
-Gradients also flow through the mean and the deviation, with the values that the forward saved. With X = (x - mean) / std and
-G = grad * weight: (G - mean(G) - X * mean(G * X)) / std, each mean over the same elements as in the forward
-(https://arxiv.org/abs/1607.06450). The weight's gradient is the sum of grad * X, the bias's the sum of grad. Only requested
-gradients are counted.
+Gradients also flow through the mean and the deviation, whose values the forward saved. With X = (x - mean) / std and
+G = grad * weight, the input's gradient is (G - mean(G) - X * mean(G * X)) / std. Each mean is over the same elements as in the
+forward (https://arxiv.org/abs/1607.06450). The weight's gradient is the sum of grad * X, and the bias's gradient is the sum of grad.
+Only requested gradients are counted.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from .reduce import norm
 
 @formula(nn.LayerNorm, *named("layer_norm", "native_layer_norm"))
 def layer_norm(input: Spec, *, weight: Spec | None = None, bias: Spec | None = None, out: Any) -> Cost:
-    """input[*, k], weight[k], bias[k] -> out[*, k]: 2 per output, 1 each for weight and bias."""
+    """input[*, k], weight[k], bias[k] -> out[*, k]: 2 per output, plus 1 with a weight and 1 with a bias."""
     return normalized(out, weight, bias)
 
 
 def moments(
     tensors: Sequence[Strided], out: Spec, input: Spec, normalized_shape: Any, *args: Any, **kwargs: Any
 ) -> Passing:
-    """Return the result, and each row's mean and deviation, which the kernel returns too."""
+    """Return the result, and the mean and deviation of each row, which the kernel also returns."""
     row = per_row(input, normalized_shape)
     return out, row, row
 
 
 def per_row(input: Spec, normalized_shape: Sequence[int]) -> Spec:
-    """Return a spec with one number per normalized row."""
+    """Return the spec of a tensor with one number per normalized row."""
     dims = len(normalized_shape)
     return Spec((*input[:-dims], *[1] * dims), input.dtype)
 
@@ -46,7 +46,7 @@ def per_row(input: Spec, normalized_shape: Sequence[int]) -> Spec:
 def layer_norm_shape(
     input: Spec, normalized_shape: Sequence[int], weight: Spec | None = None, bias: Spec | None = None
 ) -> Spec | None:
-    """x[*, *n] -> out[*, *n]; None if a weight does not fit: the kernel decides."""
+    """x[*, *n] -> out[*, *n], or None if weight or bias has another shape or dtype."""
     sizes = tuple(normalized_shape)
     if not sizes or tuple(input[-len(sizes) :]) != sizes or not input.dtype.is_floating_point or not input.numel():
         return None
@@ -58,28 +58,28 @@ def layer_norm_shape(
 def layer_norm_backward(
     *, input: Spec, normalized_shape: Sequence[int], weight: Spec | None, output_mask: Sequence[bool], out: Any
 ) -> Cost:
-    """grad[*, k], x[*, k], weight[k] -> out[*, k], out_weight[k], out_bias[k]: 12 per element, less 1 per weight and bias."""
+    """grad[*, k], x[*, k], weight[k] -> out[*, k], out_weight[k], out_bias[k]: 13 per element, minus 1 per element of weight and of bias."""
     k = math.prod(normalized_shape)
     return normalized_backward(input, k, k, weight, output_mask)
 
 
 @formula(nn.GroupNorm, *named("group_norm", "native_group_norm"))
 def group_norm(input: Spec, *, weight: Spec | None = None, bias: Spec | None = None, out: Any) -> Cost:
-    """input[n, c, *], weight[c], bias[c] -> out[n, c, *]: 2 per output, 1 each for weight and bias."""
+    """input[n, c, *], weight[c], bias[c] -> out[n, c, *]: 2 per output, plus 1 with a weight and 1 with a bias."""
     return normalized(out, weight, bias)
 
 
 def group_moments(
     tensors: Sequence[Strided], out: Spec, input: Spec, num_groups: int, *args: Any, **kwargs: Any
 ) -> Passing:
-    """Return the result, and each group's mean and deviation, which the kernel returns too."""
+    """Return the result, and the mean and deviation of each group, which the kernel also returns."""
     group = Spec((input[0], num_groups), out.dtype)
     return out, group, group
 
 
 @group_norm.shape(nn.GroupNorm, F.group_norm, passing=group_moments)
 def group_norm_shape(input: Spec, num_groups: int, weight: Spec | None = None, bias: Spec | None = None) -> Spec | None:
-    """x[n, c, *] -> out[n, c, *]; None if a weight does not fit: the kernel decides."""
+    """x[n, c, *] -> out[n, c, *], or None if weight or bias has another shape or dtype."""
     if input.ndim < 3 or not input.dtype.is_floating_point or input[1] % num_groups or input.numel() <= input[1]:
         return None
     return Spec(input, input.dtype) if all(fits(w, input[1], input) for w in (weight, bias)) else None
@@ -89,13 +89,13 @@ def group_norm_shape(input: Spec, num_groups: int, weight: Spec | None = None, b
 def group_norm_backward(
     *, input: Spec, weight: Spec | None, C: int, HxW: int, group: int, output_mask: Sequence[bool], out: Any
 ) -> Cost:
-    """grad[n, c, *], x[n, c, *], weight[c] -> out[n, c, *], out_weight[c], out_bias[c]: as layer_norm_backward, with groups as rows."""
+    """grad[n, c, *], x[n, c, *], weight[c] -> out[n, c, *], out_weight[c], out_bias[c]: counted like layer_norm_backward, with groups as rows."""
     return normalized_backward(input, C * HxW // group, C, weight, output_mask)
 
 
 @formula(nn.RMSNorm, *named("rms_norm", "_fused_rms_norm"))
 def rms_norm(input: Spec, *, weight: Spec | None = None, out: Any) -> Cost:
-    """input[*, k], weight[k] -> out[*, k]: 1 divide per output, 1 multiply by the weight."""
+    """input[*, k], weight[k] -> out[*, k]: 1 divide per output, plus 1 multiply with a weight."""
     return times(first(out).numel(), Cost(muls=0 if weight is None else 1, others=1))
 
 
@@ -109,9 +109,10 @@ def squares(
     device: str,
     **kwargs: Any,
 ) -> Passing | None:
-    """Return the result and each row's deviation; on a CPU, which computes step by step, also the result before the weight.
+    """Return the result and the deviation of each row; on a CPU, also the result before the multiply by the weight.
 
-    Without a weight a CPU peaks earlier, at the squares, their means and the deviations. None for half precision on a CPU.
+    A CPU computes step by step. Without a weight, the memory peak is earlier: at the squares, their means and the deviations. Return None
+    for half precision on a CPU.
     """
     row = per_row(input, normalized_shape)
     if device == "cuda":  # one kernel
@@ -135,7 +136,7 @@ def rms_norm_shape(input: Spec, normalized_shape: Sequence[int], weight: Spec | 
 def rms_norm_backward(
     *, input: Spec, normalized_shape: Sequence[int], weight: Spec | None, output_mask: Sequence[bool], out: Any
 ) -> Cost:
-    """grad[*, k], x[*, k], weight[k] -> out[*, k], out_weight[k]: as layer_norm_backward without the means of x and grad."""
+    """grad[*, k], x[*, k], weight[k] -> out[*, k], out_weight[k]: counted like layer_norm_backward without the means of x and grad."""
     k = math.prod(normalized_shape)
     return normalized_backward(input, k, k, weight, (*output_mask, False), centered=False)
 
@@ -151,7 +152,7 @@ def local_response_norm(input: Spec, size: int, *, out: Spec) -> Cost:
 
 @formula(*named("_weight_norm", "_weight_norm_interface"))
 def weight_norm(v: Spec, g: Spec, *, out: Any) -> Cost:
-    """v[*, k], g[k] -> out[*, k]: the norm of each slice, g divided by it, 1 multiply per output."""
+    """v[*, k], g[k] -> out[*, k]: the norm of each slice, 1 divide of g by the norm, and 1 multiply per output."""
     return norm(v, 2, out=g).plus(Cost(muls=v.numel(), others=g.numel()))
 
 
@@ -166,7 +167,7 @@ def weight_norm_backward(*, saved_v: Spec, saved_norms: Spec, out: Any) -> Cost:
 
 
 def normalized(out: Any, weight: Spec | None, bias: Spec | None, centered: bool = True) -> Cost:
-    """Return the cost per element of a division, weight and bias, and, if ``centered``, of subtracting the mean."""
+    """Return the cost, for each element, of a division, the weight and the bias, and of subtracting the mean if ``centered``."""
     each = Cost(muls=0 if weight is None else 1, adds=centered + (bias is not None), others=1)
     return times(first(out).numel(), each)
 

@@ -1,8 +1,8 @@
-"""Fused optimizer steps and gradient scaling, counted per element as in the optimizer's plain loop.
+"""Fused optimizer steps and gradient scaling, counted per element like the optimizer's plain loop.
 
-The loops (e.g. ``_single_tensor_adam``) are in https://github.com/pytorch/pytorch/tree/main/torch/optim, so
-``fused=True``, ``foreach=True`` and the plain loop count the same. Scalars computed once per parameter (bias corrections,
-a decayed rate) are not counted. These calls work in place and return nothing: sizes come from their argument lists.
+The plain loops, e.g. ``_single_tensor_adam``, are in https://github.com/pytorch/pytorch/tree/main/torch/optim. ``fused=True``,
+``foreach=True`` and the plain loop count the same. Scalars computed once per parameter (bias corrections, a decayed rate) are not
+counted. These calls work in place and return nothing, so sizes are read from their arguments.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ SCALED_ADD = Cost(muls=1, adds=1)
 def fused_adam(
     params: Tensors, *, weight_decay: float, amsgrad: bool, maximize: bool, grad_scale: Any = None, out: Any
 ) -> Cost:
-    """p[t][*], g[t][*], m[t][*], v[t][*] -> p[t][*]: 13 per element, 2 more with weight decay, 1 with amsgrad.
+    """p[t][*], g[t][*], m[t][*], v[t][*] -> p[t][*]: 13 per element, plus 2 with weight decay and 1 with amsgrad.
 
-    m + (1-b1)(g - m): 3; b2 v + (1-b2) g g: 4; sqrt(v) / c + eps: 3; p - step * m / that: 3. 1 more each to maximize
-    (the sign of g) and to unscale g.
+    The 13 are m + (1-b1)(g - m): 3; b2 v + (1-b2) g g: 4; d = sqrt(v) / c + eps: 3; p - step * m / d: 3. ``maximize`` takes 1 more
+    (the sign of g), and unscaling g takes 1 more.
     """
     element = summed(_adam(amsgrad), when(weight_decay, SCALED_ADD), _gradient(maximize, grad_scale))
     return times(_elements(params), element)
@@ -33,7 +33,7 @@ def fused_adam(
 def fused_adamw(
     params: Tensors, *, weight_decay: float, amsgrad: bool, maximize: bool, grad_scale: Any = None, out: Any
 ) -> Cost:
-    """p[t][*], g[t][*], m[t][*], v[t][*] -> p[t][*]: as fused_adam, but weight decay is 1 multiply per element."""
+    """p[t][*], g[t][*], m[t][*], v[t][*] -> p[t][*]: counted like fused_adam, but weight decay is 1 multiply per element."""
     element = summed(_adam(amsgrad), when(weight_decay, Cost(muls=1)), _gradient(maximize, grad_scale))
     return times(_elements(params), element)
 
@@ -51,10 +51,10 @@ def fused_sgd(
     grad_scale: Any = None,
     out: Any,
 ) -> Cost:
-    """p[t][*], g[t][*], buf[t][*] -> p[t][*]: p - lr g: 2 per element, 2 more each for weight decay, momentum and nesterov.
+    """p[t][*], g[t][*], buf[t][*] -> p[t][*]: 2 per element for p - lr g, plus 2 each for weight decay, momentum and nesterov.
 
-    momentum * buf + (1-dampening) g: 1 more with dampening; in the first step the buffer is g itself, and nothing is
-    counted. 1 more each to maximize and to unscale g.
+    Momentum is momentum * buf + (1-dampening) g; dampening takes 1 more. In the first step, the buffer is g itself, and momentum
+    takes nothing. ``maximize`` takes 1 more, and unscaling g takes 1 more.
     """
     element = summed(
         SCALED_ADD,
@@ -68,9 +68,9 @@ def fused_sgd(
 
 @formula(*named("_fused_adagrad"))
 def fused_adagrad(params: Tensors, *, weight_decay: float, maximize: bool, grad_scale: Any = None, out: Any) -> Cost:
-    """p[t][*], g[t][*], s[t][*] -> p[t][*]: 7 per element, 2 more with weight decay.
+    """p[t][*], g[t][*], s[t][*] -> p[t][*]: 7 per element, plus 2 with weight decay.
 
-    s + g g: 2; sqrt(s) + eps: 2; p - rate * g / that: 3. 1 more each to maximize and to unscale g.
+    The 7 are s + g g: 2; d = sqrt(s) + eps: 2; p - rate * g / d: 3. ``maximize`` takes 1 more, and unscaling g takes 1 more.
     """
     element = summed(Cost(muls=2, adds=3, others=2), when(weight_decay, SCALED_ADD), _gradient(maximize, grad_scale))
     return times(_elements(params), element)
@@ -84,7 +84,7 @@ def amp_unscale(grads: Tensors, *, out: Any) -> Cost:
 
 @formula(*named("_amp_update_scale"))
 def amp_update_scale(*, out: Any) -> Cost:
-    """scale[1], growth_tracker[1], found_inf[1] -> scale[1]: 5: check found_inf, count the step, compare with the interval, grow, check finite."""
+    """scale[1], growth_tracker[1], found_inf[1] -> scale[1]: 5 in all: check found_inf, count the step, compare it with the interval, grow the scale, check that it is finite."""
     return Cost(muls=1, adds=1, others=3)
 
 

@@ -1,4 +1,4 @@
-"""Sorts, and ops counted as sorts: k elements take k ceil(log2 k) compares, a choice of ours."""
+"""Sorts, and ops that count like a sort. fxflops counts k ceil(log2 k) compares to sort k elements."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from .reduce import steps
 @formula(*named("sort", "argsort"), op="sort")
 @formula(*named("mode"), op="mode")
 def sort(input: Spec, dim: int = -1, *, out: Any) -> Cost:
-    """x[*, k] -> out[*, k]: k ceil(log2 k) compares per row: a comparison sort, a choice of ours."""
+    """x[*, k] -> out[*, k]: k ceil(log2 k) compares per row, as in a comparison sort."""
     return _sorted(input, reduced(input, dim))
 
 
 @formula(*named("msort"), op="sort")
 def msort(input: Spec, *, out: Spec) -> Cost:
-    """x[k, *] -> out[k, *]: as sort, along the first dim."""
+    """x[k, *] -> out[k, *]: counted like sort along the first dim."""
     return sort(input, 0, out=out)
 
 
 @formula(*named("median", "nanmedian"))
 def median(input: Spec, dim: int | None = None, *, out: Any) -> Cost:
-    """x[*, k] -> out[*]: as sort; without a dim, over all elements."""
+    """x[*, k] -> out[*]: counted like sort; without a dim, over all elements."""
     return sort(Spec((input.numel(),)) if dim is None else input, -1 if dim is None else dim, out=out)
 
 
 @formula(*named("quantile", "nanquantile"))
 def quantile(input: Spec, q: Any, dim: int | None = None, *, out: Spec) -> Cost:
-    """x[*, k] -> out[*]: as median; the interpolation is 2 adds and 1 multiply per output."""
+    """x[*, k] -> out[*]: counted like median, plus 2 adds and 1 multiply per output to interpolate."""
     return median(input, dim, out=out).plus(Cost(muls=out.numel(), adds=2 * out.numel()))
 
 
@@ -49,10 +49,10 @@ def selected(
     learns: bool,
     **__: Any,
 ) -> Passing | None:
-    """Return the tensors at the peak if torch selects quantiles instead of sorting: on a CPU, for few quantiles of long rows.
+    """Return the tensors alive at the peak if torch selects quantiles instead of sorting: on a CPU, for few quantiles of long rows.
 
-    First comes a mask of NaNs, then ranks and weights, 56 bytes per quantile and row. Rows that are not contiguous are
-    copied. The limits, 50 quantiles and half the square root of the row's length, are measured.
+    Torch first makes a mask of NaNs, then ranks and weights of 56 bytes per quantile and row. Rows that are not contiguous are
+    copied. Torch selects up to 50 quantiles, and up to half the square root of the row's length; these limits were measured.
     """
     k = input.numel() if dim is None else input[dim]
     quantiles = q.numel() if isinstance(q, Spec) else 1
@@ -80,13 +80,13 @@ def unique(
     *,
     out: Any,
 ) -> Cost:
-    """x[k] -> out[j]: as sort, over all elements; along a dim of k, each compare covers whole slices."""
+    """x[k] -> out[j]: counted like sort over all elements; along a dim, each compare covers a whole slice."""
     return _sorted(input, input.numel() if dim is None else input[dim])
 
 
 @formula(*named("unique_dim"), op="unique")
 def unique_dim(input: Spec, dim: int, *, out: Any) -> Cost:
-    """x[k, *] -> out[j, *]: as unique."""
+    """x[k, *] -> out[j, *]: counted like unique."""
     return unique(input, dim=dim, out=out)
 
 
@@ -94,23 +94,23 @@ def unique_dim(input: Spec, dim: int, *, out: Any) -> Cost:
 def unique_consecutive(
     input: Spec, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None, *, out: Any
 ) -> Cost:
-    """x[k] -> out[j]: k - 1 compares of neighbours; along a dim of k, each covers whole slices."""
+    """x[k] -> out[j]: k - 1 compares of neighbours; along a dim, each compare covers a whole slice."""
     return Cost(others=steps(input, dim))
 
 
 @formula(*named("unique_dim_consecutive"), op="unique_consecutive")
 def unique_dim_consecutive(input: Spec, dim: int, *, out: Any) -> Cost:
-    """x[k, *] -> out[j, *]: as unique_consecutive."""
+    """x[k, *] -> out[j, *]: counted like unique_consecutive."""
     return unique_consecutive(input, dim=dim, out=out)
 
 
 @formula(*named("topk"), op="topk")
 @formula(*named("kthvalue"), op="kthvalue")
 def topk(input: Spec, k: int, dim: int = -1, *, out: Any) -> Cost:
-    """x[*, n] -> values[*, k], indices[*, k]: n ceil(log2 n) compares per row: as a full sort, a choice of ours."""
+    """x[*, n] -> values[*, k], indices[*, k]: n ceil(log2 n) compares per row, as in a full sort."""
     return sort(input, dim, out=out)
 
 
 def _sorted(input: Spec, k: int) -> Cost:
-    """Return the compares to sort rows of ``k`` elements."""
+    """Return the cost of sorting rows of ``k`` elements."""
     return Cost(others=input.numel() * math.ceil(math.log2(k)) if k > 1 else 0)

@@ -1,13 +1,13 @@
-"""Formulas of other libraries, each in a module registered as an entry point of the group ``fxflops.formulas``.
+"""Formulas that other libraries provide through entry points of the group ``fxflops.formulas``.
 
-A library writes in its pyproject.toml::
+A library registers a module with formulas in its pyproject.toml::
 
     [project.entry-points."fxflops.formulas"]
     mylib = "mylib.flops"
 
-and registers its formulas in ``mylib/flops.py``, with ``@fxflops.formula(...)``. The module is imported before the first count
-of a process, not with fxflops, so it may import fxflops itself. An entry point may also name a function,
-``"mylib.flops:register"``, which is called without arguments.
+The module ``mylib/flops.py`` registers the formulas with ``@fxflops.formula(...)``. fxflops imports the module before the first
+count of a process, so the module may import fxflops. An entry point may also name a function, ``"mylib.flops:register"``. fxflops
+calls this function without arguments.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from ._registry import BASE, FormulaRegistry
 
 GROUP = "fxflops.formulas"
 _LOADING = threading.RLock()
-"""Held while packages are loaded. It is reentrant, as a package's import may itself count, in this thread."""
+"""The lock for loading packages, reentrant because importing a package may itself count a model in the same thread."""
 
 
 class Package(NamedTuple):
     """The formulas that an entry point registered.
 
-    ``distribution`` is the installed library with its version, ``place`` the entry point's value, ``ops`` the names of the
-    ops that it counts, and ``error`` the reason why it could not be loaded, else "".
+    ``distribution`` is the name and version of the installed library, and ``place`` is the entry point's value. ``ops`` are the
+    names of the ops with a formula from the library. ``error`` is the reason if loading failed, else "".
     """
 
     name: str
@@ -42,7 +42,7 @@ class Package(NamedTuple):
 
 
 def registry_with(formulas: Mapping[Any, FormulaFunction] | None) -> FormulaRegistry:
-    """Return the registry for a count: ``formulas`` first, then the user's, the packages' and ours."""
+    """Return the registry for a count, in order of precedence: ``formulas``, registered formulas of the user, of packages, of fxflops."""
     if not _loaded:
         load_packages()
     return BASE.derive(formulas)
@@ -51,11 +51,11 @@ def registry_with(formulas: Mapping[Any, FormulaFunction] | None) -> FormulaRegi
 def load_packages() -> tuple[Package, ...]:
     """Load the formulas of all installed libraries, once per process; return one Package per entry point.
 
-    Warns if one cannot be loaded; none of its formulas are used then.
+    Warns if an entry point cannot be loaded; then none of its formulas are used.
     """
     with _LOADING:
         if not _loaded:
-            _loaded[GROUP] = ()  # a package that counts during its import lacks those not yet loaded
+            _loaded[GROUP] = ()  # a package that counts a model while it is imported does not see packages loaded later
             _loaded[GROUP] = tuple(map(_load, sorted(_found(), key=lambda point: point.name)))
         return _loaded[GROUP]
 
@@ -80,7 +80,7 @@ def _load(point: EntryPoint) -> Package:
     except Exception as error:  # anything a library's code raises: counting continues without its formulas
         said = f"{type(error).__name__}: {error}"
         warn(
-            f"the formulas of {distribution or point.name} were not loaded, from {point.value} (entry point {point.name!r} of {GROUP}): {said}"
+            f"could not load the formulas of {distribution or point.name} from {point.value} (entry point {point.name!r} of {GROUP}): {said}"
         )
         return package._replace(error=said)
     return package._replace(ops=tuple(ops))

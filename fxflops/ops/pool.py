@@ -1,8 +1,8 @@
 """Pooling: averages, maxima and norms over windows. Full windows are counted, even at padded borders.
 
-An average's gradient goes to its whole window, a maximum's to the maximum's position.
+The gradient of an average is added to its whole window. The gradient of a maximum is added at the maximum's position.
 
-A plain int as kernel size means that length in every dim (torch_flops reads it as a one-dimensional window).
+An int as kernel size means this length in every dim. (torch_flops reads an int as a one-dimensional window.)
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from ._extend import (
 
 @formula(nn.AvgPool1d, *named("avg_pool1d"), op="avg_pool")
 def avg_pool1d(input: Spec, kernel_size: Any, *, out: Spec) -> Cost:
-    """input[*, n] -> out[*, m]: k-1 adds and 1 divide per output, for a window of k."""
+    """input[*, n] -> out[*, m]: k-1 adds and 1 divide per output, with windows of k elements."""
     return _average(window(kernel_size, 1), out)
 
 
 @formula(nn.AvgPool2d, *named("avg_pool2d"), op="avg_pool")
 def avg_pool2d(input: Spec, kernel_size: Any, *, out: Spec) -> Cost:
-    """input[*, h, w] -> out[*, y, x]: k-1 adds and 1 divide per output, for a window of k."""
+    """input[*, h, w] -> out[*, y, x]: k-1 adds and 1 divide per output, with windows of k elements."""
     return _average(window(kernel_size, 2), out)
 
 
@@ -55,25 +55,25 @@ def avg_pool2d_shape(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Spec | None:
-    """x[n, c, *s] -> out[n, c, *m]; None with ``divisor_override``: the kernel decides."""
+    """x[n, c, *s] -> out[n, c, *m], or None with ``divisor_override``."""
     return None if divisor_override is not None else pooled(2, input, kernel_size, stride, padding, 1, ceil_mode)
 
 
 @avg_pool2d.backward(*named("avg_pool2d_backward"), op="avg_pool_backward")
 def avg_pool2d_backward(grad_output: Spec, input: Spec, kernel_size: Any, *, out: Spec) -> Cost:
-    """grad[*, y, x] -> out[*, h, w]: 1 divide and k adds per element of grad, less 1 add per output."""
+    """grad[*, y, x] -> out[*, h, w]: 1 divide and k adds per element of grad, minus 1 add per output."""
     return _average_backward(grad_output, window(kernel_size, 2) * grad_output.numel(), out)
 
 
 @formula(nn.AvgPool3d, *named("avg_pool3d"), op="avg_pool")
 def avg_pool3d(input: Spec, kernel_size: Any, *, out: Spec) -> Cost:
-    """input[*, d, h, w] -> out[*, z, y, x]: k-1 adds and 1 divide per output, for a window of k."""
+    """input[*, d, h, w] -> out[*, z, y, x]: k-1 adds and 1 divide per output, with windows of k elements."""
     return _average(window(kernel_size, 3), out)
 
 
 @avg_pool3d.backward(*named("avg_pool3d_backward"), op="avg_pool_backward")
 def avg_pool3d_backward(grad_output: Spec, input: Spec, kernel_size: Any, *, out: Spec) -> Cost:
-    """grad[*, z, y, x] -> out[*, d, h, w]: 1 divide and k adds per element of grad, less 1 add per output."""
+    """grad[*, z, y, x] -> out[*, d, h, w]: 1 divide and k adds per element of grad, minus 1 add per output."""
     return _average_backward(grad_output, window(kernel_size, 3) * grad_output.numel(), out)
 
 
@@ -81,13 +81,13 @@ def avg_pool3d_backward(grad_output: Spec, input: Spec, kernel_size: Any, *, out
     nn.MaxPool1d, *named("max_pool1d", "max_pool1d_with_indices", "_max_pool1d", "quantized_max_pool1d"), op="max_pool"
 )
 def max_pool1d(input: Spec, kernel_size: Any, *, out: Any) -> Cost:
-    """input[*, n] -> out[*, m]: k-1 compares per output, for a window of k."""
+    """input[*, n] -> out[*, m]: k-1 compares per output, with windows of k elements."""
     return _maximum(window(kernel_size, 1), out)
 
 
 @unwatched(torch.max_pool1d, F.max_pool1d)
 def unindexed(tensors: Sequence[Strided], input: Spec, *_: Any, learns: bool, **__: Any) -> Passing | None:
-    """Return (), or a copy of a non-contiguous input: no indices are kept. None if autograd needs them."""
+    """Return (), or the copy of a non-contiguous input, because no indices are kept. Return None if autograd needs the indices."""
     sizes, strides = tensors[0]
     if learns:
         return None
@@ -95,7 +95,7 @@ def unindexed(tensors: Sequence[Strided], input: Spec, *_: Any, learns: bool, **
 
 
 def indexed(tensors: Sequence[Strided], out: Spec, *args: Any, **kwargs: Any) -> Passing:
-    """Return the maxima and their indices, which the kernel writes too."""
+    """Return the maxima and their indices, which the kernel also writes."""
     return out, Spec(out, torch.int64)
 
 
@@ -106,7 +106,7 @@ def indexed(tensors: Sequence[Strided], out: Spec, *args: Any, **kwargs: Any) ->
     op="max_pool",
 )
 def max_pool2d(input: Spec, kernel_size: Any, *, out: Any) -> Cost:
-    """input[*, h, w] -> out[*, y, x]: k-1 compares per output, for a window of k."""
+    """input[*, h, w] -> out[*, y, x]: k-1 compares per output, with windows of k elements."""
     return _maximum(window(kernel_size, 2), out)
 
 
@@ -120,7 +120,7 @@ def max_pool2d_shape(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Spec | None:
-    """x[n, c, *s] -> out[n, c, *m]; None with ``return_indices``: the kernel decides."""
+    """x[n, c, *s] -> out[n, c, *m], or None with ``return_indices``."""
     return None if return_indices else pooled(2, input, kernel_size, stride, padding, dilation, ceil_mode)
 
 
@@ -131,7 +131,7 @@ def max_pool2d_shape(
     op="max_pool",
 )
 def max_pool3d(input: Spec, kernel_size: Any, *, out: Any) -> Cost:
-    """input[*, d, h, w] -> out[*, z, y, x]: k-1 compares per output, for a window of k."""
+    """input[*, d, h, w] -> out[*, z, y, x]: k-1 compares per output, with windows of k elements."""
     return _maximum(window(kernel_size, 3), out)
 
 
@@ -147,7 +147,7 @@ def adaptive_avg_pool(input: Spec, *, out: Spec) -> Cost:
 
 @adaptive_avg_pool.shape(nn.AdaptiveAvgPool2d, F.adaptive_avg_pool2d, layout=FORMAT)
 def adaptive_avg_pool2d_shape(input: Spec, output_size: Any) -> Spec | None:
-    """x[n, c, *s] -> out[n, c, *output_size]; a None in it keeps that size."""
+    """x[n, c, *s] -> out[n, c, *output_size], where a None in ``output_size`` keeps the input's size."""
     wanted = (output_size,) * 2 if isinstance(output_size, int) else tuple(output_size)
     if input.ndim != 4 or len(wanted) != 2 or not input.dtype.is_floating_point or not input.numel():
         return None
@@ -160,7 +160,7 @@ def adaptive_avg_pool2d_shape(input: Spec, output_size: Any) -> Spec | None:
     *named("mkldnn_adaptive_avg_pool2d_backward"),
 )
 def adaptive_avg_pool_backward(grad_output: Spec, *, out: Spec) -> Cost:
-    """grad[*, m] -> out[*, n]: 1 divide and k adds per element of grad, for its window of k, less 1 add per output."""
+    """grad[*, m] -> out[*, n]: 1 divide and k adds per element of grad with a window of k, minus 1 add per output."""
     return _average_backward(grad_output, adaptive_window_elements(out, grad_output), out)
 
 
@@ -190,19 +190,19 @@ def max_pool_backward(grad_output: Spec, *, out: Spec) -> Cost:
 
 @formula(nn.LPPool1d, *named("lp_pool1d"), op="lp_pool")
 def lp_pool1d(input: Spec, norm_type: float, kernel_size: Any, *, out: Spec) -> Cost:
-    """input[*, n] -> out[*, m]: k powers, k-1 adds and 1 root per output, for a window of k."""
+    """input[*, n] -> out[*, m]: k powers, k-1 adds and 1 root per output, with windows of k elements."""
     return _norm(norm_type, window(kernel_size, 1), out)
 
 
 @formula(nn.LPPool2d, *named("lp_pool2d"), op="lp_pool")
 def lp_pool2d(input: Spec, norm_type: float, kernel_size: Any, *, out: Spec) -> Cost:
-    """input[*, h, w] -> out[*, y, x]: k powers, k-1 adds and 1 root per output, for a window of k."""
+    """input[*, h, w] -> out[*, y, x]: k powers, k-1 adds and 1 root per output, with windows of k elements."""
     return _norm(norm_type, window(kernel_size, 2), out)
 
 
 @formula(nn.LPPool3d, *named("lp_pool3d"), op="lp_pool")
 def lp_pool3d(input: Spec, norm_type: float, kernel_size: Any, *, out: Spec) -> Cost:
-    """input[*, d, h, w] -> out[*, z, y, x]: k powers, k-1 adds and 1 root per output, for a window of k."""
+    """input[*, d, h, w] -> out[*, z, y, x]: k powers, k-1 adds and 1 root per output, with windows of k elements."""
     return _norm(norm_type, window(kernel_size, 3), out)
 
 
@@ -215,12 +215,12 @@ zero(
 
 
 def window(kernel_size: Any, dims: int) -> int:
-    """Return the number of elements of a window, given as one length for all ``dims``, or as a tuple of one or ``dims`` lengths."""
+    """Return the number of elements in a window. ``kernel_size`` is one length for all ``dims``, or a tuple of one or ``dims`` lengths."""
     return math.prod(each(kernel_size, dims))
 
 
 def adaptive_window_elements(input: Spec, out: Spec) -> int:
-    """Return the number of elements of all windows. A dim that keeps its length, such as batch or channels, has windows of 1."""
+    """Return the number of elements in all windows together. A dim that keeps its length, e.g. batch or channels, has windows of 1."""
     return math.prod(
         sum((n * (i + 1) + m - 1) // m - n * i // m for i in range(m)) if n != m else n
         for n, m in zip(input, out, strict=True)
@@ -247,8 +247,10 @@ def _average_backward(grad_output: Spec, added: int, out: Spec) -> Cost:
 def pooled(
     dims: int, input: Spec, kernel_size: Sizes, stride: Sizes | None, padding: Sizes, dilation: Sizes, ceil_mode: bool
 ) -> Spec | None:
-    """x[n, c, *s] -> out[n, c, *m], m = (s + 2 padding - dilation (k - 1) - 1) / stride + 1, rounded down; with
-    ``ceil_mode`` up, if the last window starts inside the input or its left padding."""
+    """x[n, c, *s] -> out[n, c, *m], m = (s + 2 padding - dilation (k - 1) - 1) / stride + 1, rounded down.
+
+    With ``ceil_mode``, m is rounded up if the last window then starts inside the input or its left padding.
+    """
     if input.ndim != dims + 2 or not input.dtype.is_floating_point or not input.numel():
         return None
     sizes = []

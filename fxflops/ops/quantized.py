@@ -1,7 +1,7 @@
 """Quantization, and arithmetic on quantized tensors: dequantize, compute, quantize again.
 
-q = clamp(round(x / scale) + zero point) is 4 operations per element, (q - zero point) * scale is 2. Integer arithmetic and
-lookup tables that a library uses instead are not counted; converting between precisions is a move.
+Quantizing, q = clamp(round(x / scale) + zero point), takes 4 operations per element. Dequantizing, (q - zero point) * scale, takes 2.
+The count is the same if a library uses integer arithmetic or lookup tables instead. Converting between precisions costs nothing.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ clamp(round(smallest - min / scale))."""
 
 @formula(*named("quantize_per_tensor", "quantize_per_channel"))
 def quantize(input: Any, *, out: Any) -> Cost:
-    """x[*] -> out[*]: x / scale, rounded, plus the zero point, clamped: 4 per output."""
+    """x[*] -> out[*]: clamp(round(x / scale) + zero point): 4 per output."""
     return times(sum(spec.numel() for spec in specs_in(out)), QUANTIZE)
 
 
 @formula(*named("quantize_per_tensor_dynamic"), op="quantize")
 def quantize_dynamic(input: Spec, *, out: Spec) -> Cost:
-    """x[n] -> out[n]: 2(n - 1) compares for the range, 8 for scale and zero point, then as quantize."""
+    """x[n] -> out[n]: 2(n - 1) compares for the range, 8 for scale and zero point, plus the cost of quantize."""
     return choose_qparams(input, out=None).plus(quantize(input, out=out))
 
 
@@ -52,7 +52,7 @@ def dequantize(input: Any, *, out: Any) -> Cost:
 @formula("quantized::add_scalar", "quantized::add_scalar_out", op="add")
 @formula("quantized::mul_scalar", "quantized::mul_scalar_out", op="mul")
 def arithmetic(*args: Any, out: Spec, **kwargs: Any) -> Cost:
-    """a[*], b[*] -> out[*]: 1 per output, and 2 per element to dequantize, 4 per output to quantize."""
+    """a[*], b[*] -> out[*]: 1 per output, plus 2 per element to dequantize and 4 per output to quantize."""
     operands = tuple(specs_in((*args, *kwargs.values())))[:2]
     return _requantized(operands, pointwise(out=out), out)
 
@@ -62,25 +62,25 @@ def arithmetic(*args: Any, out: Spec, **kwargs: Any) -> Cost:
 @formula("quantized::add_scalar_relu", "quantized::add_scalar_relu_out", op="add")
 @formula("quantized::mul_scalar_relu", "quantized::mul_scalar_relu_out", op="mul")
 def arithmetic_relu(*args: Any, out: Spec, **kwargs: Any) -> Cost:
-    """a[*], b[*] -> out[*]: as quantized::add, plus 1 per output."""
+    """a[*], b[*] -> out[*]: counted like quantized::add, plus 1 per output for the relu."""
     return arithmetic(*args, out=out, **kwargs).plus(pointwise(out=out))
 
 
 @formula("aten::_add_relu", op="add")
 def add_relu(input: Spec, other: Any, alpha: float = 1, *, out: Spec) -> Cost:
-    """x[*] + alpha * y[*] -> out[*]: as add, plus 1 compare per output."""
+    """x[*] + alpha * y[*] -> out[*]: counted like add, plus 1 compare per output for the relu."""
     return add(input, other, alpha, out=out).plus(pointwise(out=out))
 
 
 @formula("quantized::cat", "quantized::cat_out")
 def cat(qx: Any, *, out: Spec) -> Cost:
-    """q[t][*, n] -> out[*, n]: dequantize and quantize: 6 per output, as the scales may differ."""
+    """q[t][*, n] -> out[*, n]: 6 per output to dequantize and quantize, because the scales may differ."""
     return _requantized(qx, Cost(), out)
 
 
 @formula("quantized::cat_relu", "quantized::cat_relu_out", op="cat")
 def cat_relu(qx: Any, *, out: Spec) -> Cost:
-    """q[t][*, n] -> out[*, n]: as quantized::cat, plus 1 per output."""
+    """q[t][*, n] -> out[*, n]: counted like quantized::cat, plus 1 per output for the relu."""
     return _requantized(qx, pointwise(out=out), out)
 
 
@@ -89,14 +89,14 @@ def cat_relu(qx: Any, *, out: Spec) -> Cost:
 @formula("quantized::elu", op="elu")
 @formula("quantized::celu", op="celu")
 def activation_quantized(input: Spec, *, out: Spec) -> Cost:
-    """q[*] -> out[*]: 1 per output, 2 to dequantize, 4 to quantize."""
+    """q[*] -> out[*]: 7 per output: 1 for the activation, 2 to dequantize and 4 to quantize."""
     return _requantized(input, activation(input, out=out), out)
 
 
 @formula("quantized::leaky_relu", op="leaky_relu")
 @formula("quantized::prelu", op="prelu")
 def sloped_relu_quantized(qx: Spec, *, out: Spec) -> Cost:
-    """q[*] -> out[*]: as leaky_relu, plus 2 per element to dequantize, 4 per output to quantize."""
+    """q[*] -> out[*]: counted like leaky_relu, plus 2 per element to dequantize and 4 per output to quantize."""
     return _requantized(qx, sloped_relu(qx, out=out), out)
 
 
@@ -106,7 +106,7 @@ for _name in ("relu6", "clamp", "threshold"):
 
 @formula("quantized::softmax", op="softmax")
 def softmax_quantized(qx: Spec, dim: int, *, out: Spec) -> Cost:
-    """q[*, k] -> out[*, k]: as softmax, plus 2 per element to dequantize, 4 per output to quantize."""
+    """q[*, k] -> out[*, k]: counted like softmax, plus 2 per element to dequantize and 4 per output to quantize."""
     return _requantized(qx, softmax(qx, dim, out=out), out)
 
 
@@ -115,13 +115,13 @@ def softmax_quantized(qx: Spec, dim: int, *, out: Spec) -> Cost:
 @formula("quantized::instance_norm", op="instance_norm")
 @formula(*(f"quantized::batch_norm{d}" for d in ("", "1d", "2d", "3d")), op="batch_norm")
 def norm_quantized(input: Spec, *, weight: Any = None, bias: Any = None, out: Spec) -> Cost:
-    """q[*] -> out[*]: as the real norm, 2 per element to dequantize, 4 per output to quantize."""
+    """q[*] -> out[*]: counted like the norm of floats, plus 2 per element to dequantize and 4 per output to quantize."""
     return _requantized(input, normalized(out, weight, bias), out)
 
 
 @formula(*(f"quantized::batch_norm{d}_relu" for d in ("", "1d", "2d", "3d")), op="batch_norm")
 def batch_norm_relu(input: Spec, *, weight: Any = None, bias: Any = None, out: Spec) -> Cost:
-    """q[n, c, *] -> out[n, c, *]: as quantized::batch_norm, plus 1 per output."""
+    """q[n, c, *] -> out[n, c, *]: counted like quantized::batch_norm, plus 1 per output for the relu."""
     return norm_quantized(input, weight=weight, bias=bias, out=out).plus(pointwise(out=out))
 
 
@@ -140,6 +140,6 @@ def is_coded(spec: Spec) -> bool:
 
 
 def _requantized(inputs: Any, cost: Cost, out: Spec) -> Cost:
-    """Return ``cost`` plus dequantizing quantized inputs and, for a quantized result, quantizing it."""
+    """Return ``cost``, plus the cost of dequantizing quantized inputs and of quantizing a quantized result."""
     elements = sum(spec.numel() for spec in specs_in(inputs) if is_coded(spec))
     return times(elements, DEQUANTIZE).plus(cost).plus(times(out.numel() if is_coded(out) else 0, QUANTIZE))

@@ -1,6 +1,6 @@
-"""Recurrent layers and cells with quantized weights, counted as in rnn.py.
+"""Recurrent layers and cells with quantized weights, counted like in rnn.py.
 
-The products are the same; the work that quantization adds to a step is not counted.
+The matrix products count the same. The work that quantization adds to a step is not counted.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from .rnn import cell_function, steps_of, weights_of
 @formula(*named("quantized_lstm"), op="lstm")
 @formula(*named("quantized_gru"), op="gru")
 def quantized_layers(input: Spec, *rest: Any, out: Any) -> Cost:
-    """input[*, i], packed params -> out[*, h]: as nn.LSTM or nn.GRU.
+    """input[*, i], packed params -> out[*, h]: counted like nn.LSTM or nn.GRU.
 
-    The call is torch.quantized_lstm(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first),
-    or, for a packed sequence, one with batch sizes before hx. The params' shapes are derived from the result's.
+    The call is torch.quantized_lstm(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first).
+    For a packed sequence, the batch sizes come before hx. The shapes of the params are derived from the result's shape.
     """
     at = next(position for position, value in enumerate(rest) if isinstance(value, bool))
     has_biases, num_layers, _, _, bidirectional = rest[at : at + 5]

@@ -1,4 +1,4 @@
-"""Reductions: k elements become one. Sums, extrema, moments, norms, scans."""
+"""Reductions of k elements to one (sums, extrema, moments, norms), and scans."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .linalg import svdvals
 
 @formula(*named("sum", "nansum", "sum_to_size", "_sparse_sum"))
 def sum(input: Spec, *, out: Spec) -> Cost:
-    """x[*, k] -> out[*]: k - 1 adds per output; of a sparse input, only stored elements are added."""
+    """x[*, k] -> out[*]: k - 1 adds per output; for a sparse input, only its stored elements are added."""
     return Cost(adds=max(input.facts.get("nnz", input.numel()) - out.numel(), 0))
 
 
@@ -42,7 +42,7 @@ def prod(input: Spec, *, out: Spec) -> Cost:
 
 
 def extremum(input: Spec, other: Any = None, *, out: Any) -> Cost:
-    """x[*, k] -> out[*]: k - 1 compares per output; of two tensors, 1 per output."""
+    """x[*, k] -> out[*]: k - 1 compares per output; for two tensors, 1 compare per output."""
     values = first(out)
     return Cost(others=values.numel() if isinstance(other, Spec) else max(input.numel() - values.numel(), 0))
 
@@ -78,9 +78,9 @@ def count_nonzero(input: Spec, *, out: Spec) -> Cost:
 
 @formula(*named("var", "var_mean"))
 def var(input: Spec, *, out: Any) -> Cost:
-    """x[*, k] -> out[*]: the mean (k - 1 adds, 1 divide), k subtractions, k squares, k - 1 adds, 1 divide per output.
+    """x[*, k] -> out[*]: per output, the mean (k - 1 adds, 1 divide), k subtractions, k squares, k - 1 adds and 1 divide.
 
-    Complex: the variances of real and imaginary parts, and 1 add per output.
+    Complex: the variances of the real and the imaginary parts, plus 1 add per output.
     """
     n, outputs = input.numel(), first(out).numel()
     if is_complex(input):
@@ -100,9 +100,10 @@ def std(input: Spec, *, out: Any) -> Cost:
     *named("linalg_vector_norm", "vector_norm", "frobenius_norm"),
 )
 def norm(input: Spec, p: Any = 2, *, ord: Any = None, out: Spec) -> Cost:
-    """x[*, k] -> out[*]: k powers (0: compares; 1, inf: absolutes), k-1 adds (inf: compares), 1 root except for 0, 1, inf.
+    """x[*, k] -> out[*]: per output, k powers, k-1 adds and 1 root. p = 0, 1 and inf need no powers and no root.
 
-    Complex: 2 squares both parts; 0 only compares; others take absolute values first, as abs.
+    p = 0 takes k compares and k-1 adds, p = 1 k absolute values and k-1 adds, and p = inf k absolute values and k-1 compares.
+    For complex numbers, p = 2 squares both parts, and p = 0 only compares. Other norms first take absolute values, like abs.
     """
     p = p if ord is None else ord
     return matrix_norm(input, p, out=out) if p == "nuc" else norm_of(p, input, out.numel())
@@ -118,7 +119,7 @@ def norm_shape(input: Spec, p: Any = "fro", dim: Any = None, keepdim: bool = Fal
 
 @formula(torch.linalg.norm, "aten::linalg_norm", op="norm")
 def linalg_norm(A: Spec, ord: Any = None, dim: Any = None, *, out: Spec) -> Cost:
-    """x[*, k] -> out[*]: as norm for vectors or without ``ord``, else as matrix_norm."""
+    """x[*, k] -> out[*]: counted like norm for vectors or without ``ord``, else like matrix_norm."""
     if ord is None or (A.ndim != 2 if dim is None else isinstance(dim, int) or len(dim) == 1):
         return norm_of(ord, A, out.numel())
     return matrix_norm(A, ord, (0, 1) if dim is None else dim, out=out)
@@ -126,9 +127,10 @@ def linalg_norm(A: Spec, ord: Any = None, dim: Any = None, *, out: Spec) -> Cost
 
 @formula(*named("linalg_matrix_norm", "matrix_norm"), op="norm")
 def matrix_norm(A: Spec, ord: Any = "fro", dim: Any = (-2, -1), *, out: Spec) -> Cost:
-    """x[*, m, n] -> out[*]: fro: as norm; 1: mn absolutes, (m - 1)n adds, n - 1 compares per output; inf: m and n swapped. Absolutes as abs.
+    """x[*, m, n] -> out[*]: "fro" counts like norm; 1 takes mn absolute values, (m - 1)n adds and n - 1 compares per output.
 
-    2 and "nuc" are the largest of k singular values and their sum: as svdvals, plus k - 1 compares or adds.
+    inf counts like 1 with m and n swapped. Absolute values of complex numbers count like abs. 2 is the largest of k singular
+    values, and "nuc" is their sum: the cost of svdvals, plus k - 1 compares or adds.
     """
     if ord == "fro":
         return norm_of(2, A, out.numel())
@@ -143,9 +145,9 @@ def matrix_norm(A: Spec, ord: Any = "fro", dim: Any = (-2, -1), *, out: Spec) ->
 
 @formula(*named("renorm"))
 def renorm(input: Spec, p: float, dim: int, maxnorm: float, *, out: Spec) -> Cost:
-    """x[*, k] -> out[*, k]: the norm of each of k slices, 1 compare, 1 add and 1 divide; 1 multiply per output.
+    """x[*, k] -> out[*, k]: for each of k slices, the norm, 1 compare, 1 add and 1 divide; plus 1 multiply per output.
 
-    Upper bound: every slice is assumed too long.
+    The count is an upper bound: the norm of every slice is assumed to exceed maxnorm.
     """
     k = input[dim]
     return norm(input, p, out=Spec((k,))).plus(Cost(muls=out.numel(), adds=k, others=2 * k))
@@ -153,13 +155,13 @@ def renorm(input: Spec, p: float, dim: int, maxnorm: float, *, out: Spec) -> Cos
 
 @formula(*named("norm_except_dim"), op="norm")
 def norm_except_dim(v: Spec, pow: float = 2, dim: int = 0, *, out: Spec) -> Cost:
-    """v[*, k] -> out[k]: as norm, of each slice along dim."""
+    """v[*, k] -> out[k]: counted like norm, for each slice along ``dim``."""
     return norm(v, pow, out=out)
 
 
 @formula(*named("linalg__powsum"))
 def powsum(input: Spec, ord: Any = 2, *, out: Spec) -> Cost:
-    """x[*, k] -> out[*]: as norm, without the root."""
+    """x[*, k] -> out[*]: counted like norm, without the root."""
     cost = norm(input, ord, out=out)
     roots = 0 if ord in (0, 1, math.inf, -math.inf) else out.numel()
     return cost._replace(others=cost.others - roots)
@@ -167,7 +169,7 @@ def powsum(input: Spec, ord: Any = 2, *, out: Spec) -> Cost:
 
 @formula(*named("dist"))
 def dist(input: Spec, other: Spec, p: float = 2, *, out: Spec) -> Cost:
-    """x[k], y[k] -> out: k subtractions, then as norm."""
+    """x[k], y[k] -> out: k subtractions, plus the cost of norm."""
     difference = Spec(torch.broadcast_shapes(input, other), (input if is_complex(input) else other).dtype)
     return norm_of(p, difference, 1).plus(Cost(adds=difference.numel()))
 
@@ -206,7 +208,7 @@ def cummax(input: Spec, dim: int, *, out: Any) -> Cost:
 @formula("aten::_cummax_helper", op="cummax")
 @formula("aten::_cummin_helper", op="cummin")
 def cummax_helper(input: Spec, values: Spec, indices: Spec, dim: int, *, out: Any) -> Cost:
-    """x[*, k] -> values[*, k], indices[*, k]: as cummax."""
+    """x[*, k] -> values[*, k], indices[*, k]: counted like cummax."""
     return cummax(input, dim, out=values)
 
 
@@ -225,14 +227,14 @@ def diff(input: Spec, n: int = 1, dim: int = -1, *, out: Spec) -> Cost:
 
 @formula(nn.CosineSimilarity, *named("cosine_similarity"))
 def cosine_similarity(x1: Spec, x2: Spec, dim: int = 1, *, out: Spec) -> Cost:
-    """a[*, k], b[*, k] -> out[*]: three dot products of k, 2 roots, 1 multiply, 1 compare with eps, 1 divide per output."""
+    """a[*, k], b[*, k] -> out[*]: per output, 3 dot products of length k, 2 roots, 1 multiply, 1 compare with eps and 1 divide."""
     k = reduced(torch.broadcast_shapes(x1, x2), dim)
     return Cost(muls=(3 * k + 1) * out.numel(), adds=3 * max(k - 1, 0) * out.numel(), others=4 * out.numel())
 
 
 @formula(nn.PairwiseDistance, *named("pairwise_distance"))
 def pairwise_distance(x1: Spec, x2: Spec, p: float = 2.0, *, norm: float | None = None, out: Spec) -> Cost:
-    """a[*, k], b[*, k] -> out[*]: k subtractions and k adds of eps per output, then as norm (nn calls p ``norm``)."""
+    """a[*, k], b[*, k] -> out[*]: k subtractions and k adds of eps per output, plus the cost of norm (the module's p is named ``norm``)."""
     n = math.prod(torch.broadcast_shapes(x1, x2))
     return norm_of(p if norm is None else norm, Spec((n,), x1.dtype), out.numel()).plus(Cost(adds=2 * n))
 
@@ -251,19 +253,19 @@ def bincount(input: Spec, *, out: Spec) -> Cost:
 
 @formula(*named("histc"))
 def histc(input: Spec, bins: int = 100, min: float = 0, max: float = 0, *, out: Spec) -> Cost:
-    """x[n] -> out[k]: 2 adds and 1 divide per element to find its bin and count it; 2(n - 1) compares to find the ends."""
+    """x[n] -> out[k]: 2 adds and 1 divide per element to find its bin and count it; 2(n - 1) compares to find a range that is not passed."""
     n = input.numel()
     return Cost(adds=2 * n, others=n + (2 * (n - 1) if min == max and n else 0))
 
 
 def norm_of(p: Any, input: Spec, outputs: int) -> Cost:
-    """Return the cost of p-norms that reduce all elements of ``input`` to ``outputs``."""
+    """Return the cost of p-norms that reduce all elements of ``input`` to ``outputs`` values."""
     n = input.numel()
     more = max(n - outputs, 0)
     if is_complex(input):
         if p in (None, 2, "fro"):
             return real_ones(norm_of(2, Spec((2, *input), torch.float32), outputs))
-        # An absolute value is 4. The norm 0 needs none; for 1 and inf the real norm already counts 1 of the 4.
+        # A complex absolute value costs 4. p = 0 needs no absolute values. For 1 and inf, the real norm already counts 1 of the 4.
         lengths = 0 if p == 0 else 3 if p in (1, math.inf, -math.inf) else 4
         return real_ones(norm_of(p, Spec(input, torch.float32), outputs)).plus(Cost(others=lengths * n))
     if p in (None, 2, "fro"):
@@ -281,7 +283,7 @@ def steps(input: Spec, dim: int | None) -> int:
 
 
 def sizes_left(input: Spec, dim: Any, keepdim: bool) -> tuple[int, ...] | None:
-    """Return the sizes left by a reduction over ``dim`` (None: all dims); None for invalid dims or an empty input."""
+    """Return the sizes of the result of a reduction over ``dim`` (None: all dims); None for invalid dims or an empty input."""
     dims = range(input.ndim) if dim is None else [dim] if isinstance(dim, int) else list(dim)
     if not dims or not all(type(d) is int and -input.ndim <= d < input.ndim for d in dims) or not input.numel():
         return None

@@ -1,8 +1,8 @@
-"""Resampling: each output is the weighted sum of its taps. Computing positions and weights is not counted.
+"""Resampling: each output is the weighted sum of its taps, which are input elements. Computing positions and weights is not counted.
 
-Backward, each element of the gradient, times its taps' weights, is added to the inputs that the taps read.
+In the backward pass, each element of the gradient is multiplied by the weights of its taps and added to the gradients of the taps.
 
-torch_flops counts 1 per output, and only the spatial size if ``size`` is given; fxflops counts what the mode computes.
+torch_flops counts 1 per output; if ``size`` is passed, it ignores batch and channels. fxflops counts the work of the mode.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ def interpolate(
     *,
     out: Spec,
 ) -> Cost:
-    """input[n, c, *i] -> out[n, c, *o]: t multiplies and t-1 adds per output, for t taps.
+    """input[n, c, *i] -> out[n, c, *o]: t multiplies and t-1 adds per output with t taps.
 
-    Taps per dim: linear 2, cubic 4, lanczos 6; with antialias times the dim's shrink factor, rounded up.
-    Nearest moves values; area is an adaptive average pool.
+    Taps per dim: linear 2, cubic 4, lanczos 6. With antialias, the number of taps is multiplied by the factor by which the dim
+    shrinks, and rounded up. Nearest only moves values. Area counts like an adaptive average pool.
     """
     if mode == "area":
         return adaptive_avg_pool(input, out=out)
@@ -87,27 +87,27 @@ def interpolate_shape(
 
 
 def upsampling(name: str, taps: int, antialias: bool) -> FormulaFunction:
-    """Return the formula of operators that resample with ``taps`` per dim, whatever their settings."""
+    """Return the formula of operators that resample with ``taps`` taps per dim."""
 
     def upsample(input: Spec, *, out: Spec) -> Cost:
         return weighted(taps, input, out, antialias)
 
-    counted = f"ceil({taps}i/o) taps in a dim that shrinks" if antialias else f"{taps} taps per dim"
+    counted = f"ceil({taps}i/o) in a dim that shrinks" if antialias else f"{taps} per dim"
     upsample.__name__ = name
-    upsample.__doc__ = f"input[n, c, *i] -> out[n, c, *o]: {counted}, t multiplies and t-1 adds per output."
+    upsample.__doc__ = f"input[n, c, *i] -> out[n, c, *o]: t multiplies and t-1 adds per output with t taps, {counted}."
     return upsample
 
 
 def upsampling_backward(name: str, taps: int, antialias: bool) -> FormulaFunction:
-    """Return the formula of the backward operators of resampling with ``taps`` per dim."""
+    """Return the formula of backward operators of resampling with ``taps`` taps per dim."""
 
     def upsample_backward(grad_output: Spec, *, out: Spec) -> Cost:
         products = weighted(taps, out, grad_output, antialias).muls
         return Cost(muls=products, adds=max(products - out.numel(), 0))
 
-    counted = f"ceil({taps}i/o) taps in a dim that shrank" if antialias else f"{taps} taps per dim"
+    counted = f"ceil({taps}i/o) in a dim that shrank" if antialias else f"{taps} per dim"
     upsample_backward.__name__ = name
-    upsample_backward.__doc__ = f"grad[n, c, *o] -> out[n, c, *i]: {counted}, t multiplies and t adds per element of grad, less 1 add per output."
+    upsample_backward.__doc__ = f"grad[n, c, *o] -> out[n, c, *i]: t multiplies and t adds per element of grad with t taps, {counted}; minus 1 add per output."
     return upsample_backward
 
 
@@ -118,7 +118,7 @@ UPSAMPLINGS = {
     ("_upsample_bicubic2d_aa",): (4, True),
     ("_upsample_lanczos2d_aa",): (6, True),
 }
-"""Taps per dim, and whether they grow with the dim's shrink factor (antialias), by operator names."""
+"""For each group of operators, the number of taps per dim, and whether antialiasing adds taps in a dim that shrinks."""
 for _names, _settings in UPSAMPLINGS.items():
     formula(*named(*_names), op="interpolate")(upsampling(_names[0], *_settings))
     _backward = [f"{name}_backward" for name in _names]
@@ -144,7 +144,7 @@ interpolate.backward(
     "aten::cudnn_grid_sampler",
 )
 def grid_sample(input: Spec, grid: Spec, mode: str | int = "bilinear", *, out: Spec) -> Cost:
-    """input[n, c, *i], grid[n, *o, d] -> out[n, c, *o]: t multiplies and t-1 adds per output, for 2**d or 4**d taps."""
+    """input[n, c, *i], grid[n, *o, d] -> out[n, c, *o]: t multiplies and t-1 adds per output, for t = 2**d or 4**d taps."""
     return _mixed(GRID_TAPS[mode] ** grid[-1], out)
 
 
@@ -155,10 +155,11 @@ def grid_sample(input: Spec, grid: Spec, mode: str | int = "bilinear", *, out: S
 def grid_sample_backward(
     *, grad_output: Spec, grid: Spec, interpolation_mode: int = 0, output_mask: Sequence[bool] = (True, True), out: Any
 ) -> Cost:
-    """grad[n, c, *o], x[n, c, *i], grid[n, *o, d] -> out[n, c, *i], out_grid[n, *o, d]: for t taps t multiplies and t adds per element of grad.
+    """grad[n, c, *o], x[n, c, *i], grid[n, *o, d] -> out[n, c, *i], out_grid[n, *o, d]: t multiplies and t adds per element of grad with t taps.
 
-    The grid's gradient, per coordinate: the taps weighted by the weights' derivatives, t multiplies and t-1 adds, times
-    grad, summed over the channels, times the coordinate's scale; nearest has no such gradient.
+    For the grid's gradient, the taps of each coordinate are weighted by the derivatives of their weights (t multiplies and t-1
+    adds), multiplied by grad, summed over the channels, and multiplied by the coordinate's scale. The mode "nearest" has no
+    gradient for the grid.
     """
     to_input, to_grid = output_mask
     n, d = grad_output.numel(), grid[-1]
@@ -178,13 +179,13 @@ def affine_grid(theta: Spec, *, out: Spec) -> Cost:
 
 @affine_grid.backward(*named("affine_grid_generator_backward", "cudnn_affine_grid_generator_backward"))
 def affine_grid_backward(grad: Spec, *, out: Spec) -> Cost:
-    """grad[n, *, d] -> out[n, d, k]: a multiply and an add per point for each output, less 1 add."""
+    """grad[n, *, d] -> out[n, d, k]: per output, 1 multiply and 1 add for each point, minus 1 add."""
     n, d, _ = out
     return contraction(rows_of(grad.numel(), n * d), out.numel())
 
 
 def weighted(taps: int, input: Spec, out: Spec, antialias: bool = False) -> Cost:
-    """Return the cost of weighted sums of ``taps`` per dim, more with ``antialias`` where a dim shrinks."""
+    """Return the cost of weighted sums of ``taps`` taps per dim. ``antialias`` adds taps in a dim that shrinks."""
     dims = zip(input[2:], out[2:], strict=True)
     return _mixed(math.prod(-(-taps * max(i, o) // o) if antialias and o else taps for i, o in dims), out)
 

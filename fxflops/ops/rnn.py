@@ -1,7 +1,7 @@
 """Recurrent layers and cells: the matrix products of every step, layer and direction, their biases, and the gates.
 
-Equations: https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTM.html, and the pages of GRU and RNN beside it. A
-packed sequence has one step per row of its data.
+Equations: https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTM.html, and torch's pages of GRU and RNN. A packed
+sequence has one step per row of its data.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ KIND_OF = {gates: kind for kind, gates in GATES_OF.items()}
 @formula(nn.GRU, op="gru")
 @formula(nn.RNN, op="rnn")
 def layers(module: nn.RNNBase, input: Any, hx: Any = None, *, out: Any) -> Cost:
-    """input[*, i] -> out[*, h]: products with g gates' [h, i] and [h, h] (or a projection's) weights per step, and the gates; LSTM: g = 4, GRU: 3, RNN: 1."""
+    """input[*, i] -> out[*, h]: per step, products with weights [g*h, i], [g*h, h] and of a projection, and g gates; LSTM: g = 4, GRU: 3, RNN: 1."""
     kind, hidden, directions = module.mode.lower().partition("_")[0], module.hidden_size, 1 + module.bidirectional
     weights = weights_of(kind, module.input_size, hidden, module.num_layers, directions, module.bias, module.proj_size)
     return steps_of(kind, math.prod(first(input)[:-1]), weights, module.num_layers * directions * hidden)
@@ -40,7 +40,7 @@ def layers(module: nn.RNNBase, input: Any, hx: Any = None, *, out: Any) -> Cost:
 @formula(*named("gru"), op="gru")
 @formula(*named("rnn_tanh", "rnn_relu"), op="rnn")
 def layers_function(input: Spec, *rest: Any, out: Any) -> Cost:
-    """input[*, i], params -> out[*, h]: as nn.LSTM, nn.GRU or nn.RNN.
+    """input[*, i], params -> out[*, h]: counted like nn.LSTM, nn.GRU or nn.RNN.
 
     The call is torch.lstm(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first), or for a
     packed sequence torch.lstm(data, batch_sizes, hx, params, has_biases, num_layers, dropout, train, bidirectional).
@@ -75,7 +75,7 @@ def cell_function(
 
 
 def steps_of(kind: str, steps: int, weights: Iterable[Spec], units: int) -> Cost:
-    """Return the cost of ``steps`` (times batch): a product with each matrix, an add of each bias, and the gates of all units."""
+    """Return the cost of ``steps`` (time steps times batch size): per step, a product with each matrix, an add of each bias, and all gates."""
     products = (
         contraction(weight[1], steps * weight[0]) if weight.ndim == 2 else Cost(adds=steps * weight[0])
         for weight in weights

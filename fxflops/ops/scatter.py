@@ -1,4 +1,4 @@
-"""Elements written where indices point, or combined with the elements there: by sum, product or extremum."""
+"""Ops that write elements to indexed positions, or combine them with the elements there by sum, product or extremum."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ._traits import UNREAD
 
 @formula(*named("index_add"))
 def index_add(input: Spec, dim: int, index: Spec, source: Spec, alpha: float = 1, *, out: Spec) -> Cost:
-    """x[*], index[n], source[n, *] -> out[*]: 1 add per element of source, 1 more multiply if alpha is not 1."""
+    """x[*], index[n], source[n, *] -> out[*]: 1 add per element of source, plus 1 multiply if alpha is not 1."""
     return Cost(muls=0 if alpha == 1 else source.numel(), adds=source.numel())
 
 
@@ -37,7 +37,7 @@ def scatter_reduce(input: Spec, dim: int, index: Spec, src: Spec, reduce: str, *
 
 @formula(*named("scatter"), traits=[UNREAD])
 def scatter(input: Spec, dim: int, index: Spec, src: Any = None, *, reduce: str = "", out: Spec) -> Cost:
-    """x[*], index[n] -> out[*]: 1 add or multiply per index with ``reduce``, nothing without."""
+    """x[*], index[n] -> out[*]: 1 add or multiply per index with ``reduce``, else nothing."""
     return _joined(reduce, index.numel(), 0) if reduce else Cost()
 
 
@@ -49,9 +49,9 @@ def segment_reduce(data: Spec, reduce: str, *, out: Spec) -> Cost:
 
 @segment_reduce.backward(*named("_segment_reduce_backward"))
 def segment_reduce_backward(grad: Spec, output: Spec, data: Spec, reduce: str, *, out: Any) -> Cost:
-    """grad[s, *], y[s, *], x[n, *] -> out[n, *]: sum: nothing; mean: 1 divide per element of grad.
+    """grad[s, *], y[s, *], x[n, *] -> out[n, *]: nothing for a sum, 1 divide per element of grad for a mean.
 
-    Maximum and minimum: 1 compare of each x with its y, and grad divided among ties; product: grad * y / x.
+    Maximum and minimum take 1 compare of each x with its y, and divide grad among ties. The gradient of a product is grad * y / x.
     """
     if reduce == "prod":
         return Cost(muls=grad.numel(), others=data.numel())
@@ -61,7 +61,7 @@ def segment_reduce_backward(grad: Spec, output: Spec, data: Spec, reduce: str, *
 
 @formula(*named("index_put", "_index_put_impl", "_unsafe_index_put"), traits=[UNREAD])
 def index_put(input: Spec, indices: Any, values: Spec, accumulate: bool = False, *, out: Spec) -> Cost:
-    """x[*, m], index[n], values[n, m] -> out[*, m]: n m adds with ``accumulate``, nothing without."""
+    """x[*, m], index[n], values[n, m] -> out[*, m]: n*m adds with ``accumulate``, else nothing."""
     if not accumulate:
         return Cost()
     given = [index for index in indices if index is not None]
@@ -77,12 +77,12 @@ def index_put(input: Spec, indices: Any, values: Spec, accumulate: bool = False,
 
 @formula(*named("put"))
 def put(input: Spec, index: Spec, source: Spec, accumulate: bool = False, *, out: Spec) -> Cost:
-    """x[*], index[n], source[n] -> out[*]: 1 add per index with ``accumulate``, nothing without."""
+    """x[*], index[n], source[n] -> out[*]: 1 add per index with ``accumulate``, else nothing."""
     return Cost(adds=index.numel() if accumulate else 0)
 
 
 def _joined(reduce: str, n: int, outputs: int) -> Cost:
-    """Return the cost of combining ``n`` elements with existing ones by ``reduce``, torch's name of the operation."""
+    """Return the cost of combining ``n`` elements with existing elements by ``reduce``, torch's name of the operation."""
     if reduce in ("add", "sum", "mean"):
         return Cost(adds=n, others=outputs if reduce == "mean" else 0)
     return Cost(muls=n) if reduce in ("prod", "multiply") else Cost(others=n)

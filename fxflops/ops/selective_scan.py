@@ -1,13 +1,13 @@
 """Mamba's kernels: selective scans, their single steps, causal convolutions, and the norms and projections fused with them.
 
-A scan is counted as its recurrence for each token, h = exp(dt * A) * h + dt * x * B', y = h C:
+A scan counts like its recurrence for each token, h = exp(dt * A) * h + dt * x * B', y = h C:
 https://arxiv.org/abs/2312.00752, algorithm 2, and https://arxiv.org/abs/2405.21060, equation 1. Each state element takes a multiply by its
-decay and one multiply-accumulate that adds the input; the output is a contraction with C. The libraries' reference code does the same:
+decay and one multiply-accumulate that adds the input. The output is a contraction with C. The libraries' reference code does the same:
 https://github.com/state-spaces/mamba/blob/main/mamba_ssm/ops/selective_scan_interface.py, ``selective_scan_ref``, and
 https://github.com/state-spaces/mamba/blob/main/mamba_ssm/ops/triton/selective_state_update.py. Chunked kernels (SSD) multiply
-more, to use matrix units; the count does not depend on their chunk size. Transformers' own Python loops are counted as they run.
+more to use matrix units; the count does not depend on the chunk size. Python loops in transformers are counted operation by operation.
 
-Gradients are counted for the recurrence, without recomputing its states, as kernels do. Arguments:
+Gradients are those of the recurrence. Kernels recompute the states for them; this is not counted. Arguments:
 https://github.com/state-spaces/mamba/blob/main/mamba_ssm/ops/triton/ssd_combined.py and
 https://github.com/Dao-AILab/causal-conv1d/blob/main/causal_conv1d/causal_conv1d_interface.py.
 """
@@ -35,9 +35,9 @@ UNLIMITED = (0.0, math.inf)
 
 
 class Scan:
-    """The sizes and options of a scan: each token has ``steps`` values of dt, ``inputs`` and ``states``.
+    """The sizes and options of a scan. Each token has ``steps`` values of dt, ``inputs`` inputs and ``states`` state elements.
 
-    ``heads`` is the number of dt values of a token, and so of dt's bias; A has ``decays`` parameters.
+    ``heads`` is the number of dt values per token, which is also the size of dt's bias. A has ``decays`` parameters.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Scan:
         )
 
     def backward(self) -> Cost:
-        """Return the cost of all gradients; a state's gradient is the sum of those from its output and the next state."""
+        """Return the cost of all gradients. The gradient of a state is the sum of the gradients from its output and from the next state."""
         later = self.states - self.first
         return summed(
             when(self.gate, times(self.inputs, ACTIVATION_BACKWARD).plus(Cost(muls=2 * self.inputs))),
@@ -110,7 +110,7 @@ def scan_result(u: Spec, A: Spec, return_last_state: bool = False) -> Any:
 
 
 def saved_states(u: Spec, A: Spec) -> list[Spec]:
-    """Return the states between chunks of 2,048 tokens, each with its decay."""
+    """Return the specs of the states between chunks of 2,048 tokens, with a decay for each state."""
     return [Spec((*u[:2], -(-u[2] // 2048), 2 * A[1]), torch.float32)]
 
 
@@ -131,7 +131,7 @@ def selective_scan_backward(
     *, u: Spec, A: Spec, B: Spec, C: Spec, D: Spec | None = None, z: Spec | None = None, delta_bias: Spec | None = None,
     delta_softplus: bool = False, out: Any,
 ) -> Cost:  # fmt: skip
-    """grad[b, d, l], u[b, d, l], A[d, n], B[b, n, l], C[b, n, l] -> the gradients of all: 4n multiply-accumulates per output."""
+    """grad[b, d, l], u[b, d, l], A[d, n], B[b, n, l], C[b, n, l] -> all gradients: 4n multiply-accumulates per output."""
     return scan_of(u, A, B, C, D=D, z=z, dt_bias=delta_bias, dt_softplus=delta_softplus).backward()
 
 
@@ -147,7 +147,7 @@ def heads_of(x: Spec, B: Spec, A: Spec, **options: Any) -> Scan:
 def chunks_result(
     x: Spec, B: Spec, cu_seqlens: Any = None, return_final_states: bool = False, return_varlen_states: bool = False
 ) -> Any:
-    """Return out[b, l, h, p], and if requested the last states [b, h, p, n], also per packed sequence."""
+    """Return out[b, l, h, p] and, if requested, the last states [b, h, p, n] per batch row and per packed sequence."""
     out, states = Spec(x, x.dtype), (*x[2:], B[-1])
     last = [Spec((x[0], *states), torch.float32)] if return_final_states else []
     packed = [Spec((cu_seqlens[0] - 1, *states), torch.float32)] if return_varlen_states else []
@@ -166,7 +166,7 @@ def chunk_scan(*, x: Spec, A: Spec, B: Spec, out: Any, **given: Any) -> Cost:
 
 @chunk_scan.backward(*gradients_of(CHUNKS), op="selective_scan_backward")
 def chunk_scan_backward(*, x: Spec, A: Spec, B: Spec, out: Any, **given: Any) -> Cost:
-    """grad[b, l, h, p], x[b, l, h, p], dt[b, l, h], A[h], B[b, l, g, n], C[b, l, g, n] -> the gradients of all: 4n multiply-accumulates per output."""
+    """grad[b, l, h, p], x[b, l, h, p], dt[b, l, h], A[h], B[b, l, g, n], C[b, l, g, n] -> all gradients: 4n multiply-accumulates per output."""
     return heads_of(x, B, A, **{name: given.get(name) for name in OPTIONS}).backward()
 
 
@@ -181,7 +181,7 @@ def step_result(x: Spec) -> Spec:
     writes=("state",),
 )
 def state_update(*, state: Spec, x: Spec, A: Spec, B: Spec, out: Any, **given: Any) -> Cost:
-    """state[b, d, n], x[b, d], A[d, n], B[b, n], C[b, n] -> out[b, d]: as selective_scan, for one token; likewise with heads, [b, h, p, n]."""
+    """state[b, d, n], x[b, d], A[d, n], B[b, n], C[b, n] -> out[b, d]: counted like one token of selective_scan, also for states with heads, [b, h, p, n]."""
     n = state[-1]
     channels = state.numel() // state[0] // n
     options = {name: given.get(name) for name in OPTIONS}
@@ -207,7 +207,7 @@ CONV = "causal_conv1d.causal_conv1d_interface:causal_conv1d_fn"
 
 @library(CONV, op="conv", result=conv_result, writes=("final_states_out",))
 def causal_conv(*, x: Spec, weight: Spec, bias: Spec | None = None, activation: Any = None, out: Any) -> Cost:
-    """x[b, d, l], weight[d, w] -> out[b, d, l]: w multiplies and w-1 adds per output, 1 add with a bias, 1 for the activation."""
+    """x[b, d, l], weight[d, w] -> out[b, d, l]: w multiplies and w-1 adds per output, plus 1 add with a bias and 1 for the activation."""
     return convolved(x.numel(), weight[-1], bias, activation)
 
 
@@ -232,7 +232,7 @@ def convolved_backward(
 def causal_conv_backward(
     *, x: Spec, weight: Spec, bias: Spec | None = None, activation: Any = None, needs: Sequence[str], out: Any
 ) -> Cost:
-    """grad[b, d, l], x[b, d, l], weight[d, w] -> out[b, d, l], out_weight[d, w], out_bias[d]: w multiply-accumulates per input, and as many for the weight."""
+    """grad[b, d, l], x[b, d, l], weight[d, w] -> out[b, d, l], out_weight[d, w], out_bias[d]: w multiply-accumulates per input element, and as many again for the weight."""
     return convolved_backward(x.numel(), weight, bias, activation, needs, "x" in needs)
 
 
@@ -240,7 +240,7 @@ def causal_conv_backward(
     "causal_conv1d.causal_conv1d_interface:causal_conv1d_update", op="conv", result=step_result, writes=("conv_state",)
 )
 def conv_update(*, x: Spec, weight: Spec, bias: Spec | None = None, activation: Any = None, out: Any) -> Cost:
-    """x[b, d], conv_state[b, d, w], weight[d, w] -> out[b, d]: as causal_conv, for one token."""
+    """x[b, d], conv_state[b, d, w], weight[d, w] -> out[b, d]: counted like one token of causal_conv."""
     return convolved(x.numel(), weight[-1], bias, activation)
 
 
@@ -284,7 +284,7 @@ INNER = f"{SSM}.selective_scan_interface:mamba_inner_fn"
 
 @library(INNER, op="mamba_inner", result=inner_result)
 def mamba_inner(*, xz: Spec, A: Spec, x_proj_weight: Spec, delta_proj_weight: Spec, out: Any, **given: Any) -> Cost:
-    """xz[b, 2d, l] -> out[b, l, o]: causal_conv, the projections to dt, B and C, selective_scan with its gate, and the last projection."""
+    """xz[b, 2d, l] -> out[b, l, o]: the cost of causal_conv, the projections to dt, B and C, selective_scan with its gate, and the last projection."""
     parts = inner_of(xz, A, x_proj_weight, delta_proj_weight, given)
     return summed(
         convolved(parts["u"].numel(), parts["conv"][-1], given.get("conv1d_bias"), True),
@@ -297,7 +297,7 @@ def mamba_inner(*, xz: Spec, A: Spec, x_proj_weight: Spec, delta_proj_weight: Sp
 def mamba_inner_backward(
     *, xz: Spec, A: Spec, x_proj_weight: Spec, delta_proj_weight: Spec, needs: Sequence[str], out: Any, **given: Any
 ) -> Cost:
-    """grad[b, l, o], xz[b, 2d, l] -> the gradients of all: backward of the convolution, projections and scan, plus 1 add per x."""
+    """grad[b, l, o], xz[b, 2d, l] -> all gradients: the backward passes of the convolution, projections and scan, plus 1 add per element of x."""
     parts = inner_of(xz, A, x_proj_weight, delta_proj_weight, given)
     names = {"weight": "conv1d_weight", "bias": "conv1d_bias"}
     of_conv = [part for part, name in names.items() if name in needs]
@@ -307,7 +307,7 @@ def mamba_inner_backward(
     return summed(
         convolved_backward(u, parts["conv"], given.get("conv1d_bias"), True, of_conv, "xz" in needs),
         parts["scan"].backward(),
-        Cost(adds=u),  # x feeds the scan, and through its projection dt, B and C
+        Cost(adds=u),  # x gets gradients from the scan and from the projection to dt, B and C
         *(
             linear_backward(x, Spec((x[0], weight[0])), weight, (True, learn, bias), out=None)
             for (x, weight, _), learn, bias in zip(parts["projections"], learns, biases, strict=True)
@@ -351,7 +351,7 @@ SPLIT = f"{SSM}.triton.ssd_combined:mamba_split_conv1d_scan_combined"
 
 @library(SPLIT, op="mamba_inner", result=split_result)
 def split_conv_scan(*, zxbcdt: Spec, A: Spec, D: Spec, out: Any, **given: Any) -> Cost:
-    """zxbcdt[b, l, 2hp + 2gn + h] -> out[b, l, o]: causal_conv, chunk_scan, a gated RMS norm, and the last projection."""
+    """zxbcdt[b, l, 2hp + 2gn + h] -> out[b, l, o]: the cost of causal_conv, chunk_scan, a gated RMS norm, and the last projection."""
     parts, weight = split_of(zxbcdt, A, D, given), given.get("rmsnorm_weight")
     rows, last = parts["rows"], given.get("outproj_weight")
     return summed(
@@ -366,7 +366,7 @@ def split_conv_scan(*, zxbcdt: Spec, A: Spec, D: Spec, out: Any, **given: Any) -
 
 @split_conv_scan.backward(*gradients_of(SPLIT), op="mamba_inner_backward")
 def split_conv_scan_backward(*, zxbcdt: Spec, A: Spec, D: Spec, needs: Sequence[str], out: Any, **given: Any) -> Cost:
-    """grad[b, l, o], zxbcdt[b, l, 2hp + 2gn + h] -> the gradients of all: backward of the convolution, scan, norm, gate and projection."""
+    """grad[b, l, o], zxbcdt[b, l, 2hp + 2gn + h] -> all gradients: the backward passes of the convolution, scan, norm, gate and projection."""
     parts, weight = split_of(zxbcdt, A, D, given), given.get("rmsnorm_weight")
     rows, last = parts["rows"], given.get("outproj_weight")
     of_conv = [part for part in ("weight", "bias") if f"conv1d_{part}" in needs]
@@ -398,7 +398,7 @@ def _of_norm(rows: Spec, weight: Any, learns: bool, k: int = 0, bias: bool = Fal
 
 
 def norm_result(x: Spec, residual: Spec | None = None, prenorm: bool = False, residual_in_fp32: bool = False) -> Any:
-    """Return out[*, k], and with ``prenorm`` the sum before the norm."""
+    """Return out[*, k]; with ``prenorm``, also return the sum before the norm."""
     out = Spec(x, x.dtype)
     if not prenorm:
         return out
@@ -420,7 +420,7 @@ def add_norm(
     is_rms_norm: bool = True,
     out: Any,
 ) -> Cost:
-    """x[*, k], residual[*, k], weight[k] -> out[*, k]: 1 add for the residual, then as rms_norm or layer_norm."""
+    """x[*, k], residual[*, k], weight[k] -> out[*, k]: 1 add for the residual, plus the cost of rms_norm or layer_norm."""
     n = x.numel()
     return normalized(x, weight, bias, not is_rms_norm).plus(
         Cost(adds=n * (residual is not None), muls=n * (dropout_p > 0))
@@ -432,7 +432,7 @@ def add_norm_backward(
     *, x: Spec, weight: Spec, bias: Spec | None = None, is_rms_norm: bool = True, prenorm: bool = False,
     dropout_p: float = 0.0, needs: Sequence[str], out: Any,
 ) -> Cost:  # fmt: skip
-    """grad[*, k], x[*, k], weight[k] -> out[*, k], out_weight[k], out_bias[k]: as the norm's backward; 1 add for the gradient of a returned sum."""
+    """grad[*, k], x[*, k], weight[k] -> out[*, k], out_weight[k], out_bias[k]: counted like the norm's backward pass, plus 1 add per element if the sum is also returned."""
     of_norm = _of_norm(
         x, weight, "weight" in needs, bias=bias is not None and "bias" in needs, centered=not is_rms_norm
     )
@@ -446,7 +446,7 @@ GATED = f"{SSM}.triton.layernorm_gated:rmsnorm_fn", f"{SSM}.triton.layernorm_gat
 def gated_norm(
     *, x: Spec, weight: Spec, bias: Spec | None = None, z: Spec | None = None, is_rms_norm: bool | None = None, out: Any
 ) -> Cost:
-    """x[*, k], z[*, k], weight[k] -> out[*, k]: as rms_norm, plus 2 for the gate."""
+    """x[*, k], z[*, k], weight[k] -> out[*, k]: counted like rms_norm, plus 2 for the gate."""
     return normalized(x, weight, bias, is_rms_norm is False).plus(when(z is not None, times(x.numel(), GATE)))
 
 
@@ -455,7 +455,7 @@ def gated_norm_backward(
     *, x: Spec, weight: Spec, bias: Spec | None = None, z: Spec | None = None, group_size: int | None = None,
     is_rms_norm: bool = True, needs: Sequence[str], out: Any,
 ) -> Cost:  # fmt: skip
-    """grad[*, k], x[*, k], z[*, k], weight[k] -> out[*, k], out_z[*, k], out_weight[k]: as rms_norm_backward, plus 8 for the gate."""
+    """grad[*, k], x[*, k], z[*, k], weight[k] -> out[*, k], out_z[*, k], out_weight[k]: counted like rms_norm_backward, plus 8 for the gate."""
     learns_bias = bias is not None and "bias" in needs
     of_norm = _of_norm(x, weight, "weight" in needs, group_size or 0, learns_bias, not is_rms_norm)
     return of_norm.plus(when(z is not None, times(x.numel(), GATE_BACKWARD)))

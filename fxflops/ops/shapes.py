@@ -1,8 +1,8 @@
-"""Shape rules: a call's result without running it, for the ops that make up most models. Other ops run their kernel.
+"""Shape rules compute the result of a call without running it, for the most common ops. Other ops run their kernel.
 
-A rule takes its op's parameters by name, as a formula does, with tensors as Specs. It returns the Spec of the op's only
-new tensor, ``input`` itself if the op returns its input, or None if the result is unknown or the kernel would raise. The
-rule's layout determines the new tensor's strides. Property tests (tests/ops/test_shapes.py) compare rules with kernels.
+A rule takes its op's parameters by name, with tensors as Specs, like a formula. A rule returns the Spec of the op's only new
+tensor, or ``input`` itself if the op returns its input. A rule returns None if the result is unknown or the kernel would raise.
+The rule's layout determines the new tensor's strides. Property tests (tests/ops/test_shapes.py) compare rules with kernels.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ._rules import (
 )
 
 Sizes = int | Sequence[int]
-"""One setting for all dimensions, or one for each."""
+"""One setting for all dims, or one setting per dim."""
 
 LAST = (0, 2, 3, 1)
 """The dims of a channels-last image in memory order."""
@@ -43,7 +43,7 @@ Strided = tuple[Sequence[int], Strides]
 
 
 def rule_for(target: Any) -> Rule | None:
-    """Return the rule for a call's target (for a class, of the class whose ``forward`` it runs); None if it has none."""
+    """Return the shape rule for a call's target, or None if it has no rule. A module class uses the rule of a base class with the same forward."""
     for cls in target.__mro__ if isinstance(target, type) else ():
         if cls in RULES or "forward" in vars(cls):
             return RULES.get(cls)
@@ -51,10 +51,10 @@ def rule_for(target: Any) -> Rule | None:
 
 
 def shape_of(rule: Rule, ran: Operation, tensors: Sequence[Strided], device: str) -> Result | None:
-    """Return the result of an operation by its rule, its strides, and the tensors alive at the peak; None if the rule does not apply.
+    """Return an operation's result by its rule, with strides and the tensors alive at the peak, or None if the rule does not apply.
 
-    ``tensors`` are the sizes and strides of the arguments' tensors, ``device`` is the type of the device. The strides are
-    None if the result is the first argument.
+    ``tensors`` are the sizes and strides of the tensors among the arguments. ``device`` is the device type. If the result is the
+    first argument, its strides are None.
     """
     if ran.kwargs and "out" in ran.kwargs:
         return None
@@ -68,7 +68,7 @@ def shape_of(rule: Rule, ran: Operation, tensors: Sequence[Strided], device: str
             return Result(ran.args[0], None) if result.out is args[0] else None
         args, kwargs = arguments(rule.parameters, ran)
         out: Spec | None = rule.function(*args, **kwargs)
-    except Exception:  # arguments that the rule does not handle: the kernel decides whether they are valid
+    except Exception:  # the rule does not handle these arguments; the kernel will show whether they are valid
         return None
     if out is None:
         return None
@@ -86,7 +86,7 @@ def shape_of(rule: Rule, ran: Operation, tensors: Sequence[Strided], device: str
 
 
 def _placed(ran: Operation, tensors: Sequence[Strided]) -> Operation:
-    """Return the operation with strides on its tensors; ``tensors`` are in the order of its arguments."""
+    """Return the operation, with strides added to its tensors. ``tensors`` are in the order of the operation's arguments."""
     strides = iter([strides for _, strides in tensors])
     args = tuple([_with_strides(value, strides) for value in ran.args])
     kwargs = {name: _with_strides(value, strides) for name, value in ran.kwargs.items()}
@@ -102,9 +102,9 @@ def _with_strides(value: Any, strides: Iterator[Strides]) -> Any:
 
 
 def held_unwatched(ran: Operation, tensors: Sequence[Strided], device: str, learns: bool) -> Passing | None:
-    """Return the tensors alive at the peak of a call that a dispatch mode would change; None for any other call."""
+    """Return the tensors alive at the peak of a call that a dispatch mode would change, or None for any other call."""
     rule, parameters = UNWATCHED[ran.target]
-    if ran.kwargs and ran.kwargs.get("out") is not None:  # torch.norm dispatches itself with out=None
+    if ran.kwargs and ran.kwargs.get("out") is not None:  # torch.norm calls itself again with out=None
         return None
     try:
         args, kwargs = arguments(parameters, ran)
@@ -114,7 +114,7 @@ def held_unwatched(ran: Operation, tensors: Sequence[Strided], device: str, lear
 
 
 def _strides(layout: str, out: Spec, tensors: Sequence[Strided]) -> Strides | None:
-    """Return the strides of the result; None if they are unknown."""
+    """Return the strides of the result, or None if they are unknown."""
     if layout is FORMAT:
         return in_format(out, tensors)
     if layout is CONTIGUOUS and len(tensors) == 1:
@@ -134,7 +134,7 @@ def _strides(layout: str, out: Spec, tensors: Sequence[Strided]) -> Strides | No
 
 
 def is_one(sizes: Sequence[int], strides: Strides) -> bool:
-    """Return True if the leading dims, with these sizes, can be viewed as one."""
+    """Return True if the leading dims, with these sizes, can be viewed as one dim."""
     outer = None
     for size, stride in zip(reversed(sizes), reversed(strides[: len(sizes)]), strict=True):
         if size != 1:
@@ -145,9 +145,9 @@ def is_one(sizes: Sequence[int], strides: Strides) -> bool:
 
 
 def is_odd(sizes: Sequence[int], strides: Strides) -> bool:
-    """Return True if size-1 dims have unusual strides, on which kernels disagree.
+    """Return True if size-1 dims have unusual strides, which kernels treat in different ways.
 
-    The strides differ from a dense tensor's, or leave open whether channels come last.
+    Such strides differ from the strides of a dense tensor, or fit both contiguous and channels-last layouts.
     """
     if 1 not in sizes or strides == contiguous(sizes):
         return False
@@ -159,7 +159,10 @@ def is_odd(sizes: Sequence[int], strides: Strides) -> bool:
 
 
 def in_format(out: Spec, tensors: Sequence[Strided]) -> Strides | None:
-    """Return channels-last strides if all images have them, else contiguous ones; None for ambiguous images and strided volumes."""
+    """Return channels-last strides if all images are channels last, else contiguous strides.
+
+    Return None for images whose layout is ambiguous, and for volumes that are not contiguous.
+    """
     if out.ndim == 4:
         if any(1 in sizes[1:] and strides != contiguous(sizes) for sizes, strides in tensors):
             return None
@@ -170,7 +173,7 @@ def in_format(out: Spec, tensors: Sequence[Strided]) -> Strides | None:
 
 
 def is_channels_last(sizes: Sequence[int], strides: Sequence[int]) -> bool:
-    """Return True for an image in channels last, by the rules of torch's ``suggest_memory_format``."""
+    """Return True if an image is channels last by the rules of torch's ``suggest_memory_format``."""
     least = 0
     if not strides[1]:
         return False
@@ -201,8 +204,10 @@ def in_order(sizes: Sequence[int], order: Sequence[int]) -> Strides:
 
 
 def pointwise(out: Sequence[int], operands: Sequence[Strided], fast: bool = True) -> Strides | None:
-    """Return the strides that TensorIterator gives a result: its dims have the operands' memory order. With ``fast``, operands of
-    one size that are all contiguous, or all channels-last, give a result like them. None if the strides are unknown."""
+    """Return the strides that TensorIterator gives a result, whose dims have the operands' memory order, or None if unknown.
+
+    With ``fast``, operands of the same size that are all contiguous, or all channels last, give a result of the same layout.
+    """
     plain, alike = contiguous(out), all(tuple(sizes) == tuple(out) for sizes, _ in operands)
     if alike and all(strides == plain for _, strides in operands):
         return plain
@@ -227,11 +232,11 @@ def placed(spec: Spec, strides: Sequence[int]) -> Placed:
 
 
 def viewed(input: Placed, sizes: Sequence[int]) -> Strides | None:
-    """Return the strides of a view of a non-empty tensor with these sizes; None if only a copy can have them."""
+    """Return the strides of a view, with these sizes, of a non-empty tensor, or None if only a copy can have these sizes."""
     if not input:
         return (1,) * len(sizes)
     strides, at = [0] * len(sizes), len(sizes) - 1
-    # From the last dim on, merge dims that are contiguous with each other, then split them into the new ones.
+    # Beginning with the last dim, merge dims that are contiguous with each other, then split them into the new dims.
     stride, elements, cut = input.strides[-1], 1, 1
     for dim in reversed(range(len(input))):
         elements *= input[dim]
@@ -249,12 +254,12 @@ def viewed(input: Placed, sizes: Sequence[int]) -> Strides | None:
 
 
 def is_contiguous(input: Placed, order: Sequence[int] | None = None) -> bool:
-    """Return True if torch calls the tensor contiguous; with ``order``, contiguous in that order of its dims."""
+    """Return True if torch considers the tensor contiguous. With ``order``, the dims must be contiguous in this order."""
     return 0 in input or lies_in(input, input.strides, range(len(input)) if order is None else order)
 
 
 def like(input: Placed) -> Strides | None:
-    """Return the strides of a copy in torch.preserve_format: a dense tensor's own, else dense ones in the same order."""
+    """Return the strides of a copy with torch.preserve_format: the tensor's own strides if it is dense, else dense strides in the same dim order."""
     if 0 in input:
         return None
     step = 1
@@ -288,7 +293,7 @@ def expanded(out: Sequence[int], sizes: Sequence[int], strides: Strides) -> Stri
 
 
 def order_of(sizes: Sequence[int], lying: Sequence[Strides]) -> list[int]:
-    """Return the memory order of the operands' dims; for two dims, the first operand whose strides differ decides."""
+    """Return the memory order of the operands' dims. The first operand whose strides differ in two dims decides the order of these dims."""
 
     def compared(a: int, b: int) -> int:
         for strides in lying:
@@ -313,7 +318,7 @@ def order_of(sizes: Sequence[int], lying: Sequence[Strides]) -> list[int]:
 
 
 def broadcast(*shapes: Sequence[int]) -> tuple[int, ...] | None:
-    """Return the broadcast shape; None if the shapes do not broadcast."""
+    """Return the broadcast shape, or None if the shapes do not broadcast."""
     if len({*map(tuple, shapes)}) == 1:
         return tuple(shapes[0])
     out: list[int] = []
@@ -326,7 +331,7 @@ def broadcast(*shapes: Sequence[int]) -> tuple[int, ...] | None:
 
 
 def each(value: Sizes, dims: int) -> Sequence[int]:
-    """Return a setting as one value per dim."""
+    """Return a setting as a sequence with one value per dim."""
     return (value,) * dims if isinstance(value, int) else tuple(value) * dims if len(value) == 1 else tuple(value)
 
 

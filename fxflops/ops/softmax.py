@@ -1,4 +1,4 @@
-"""Softmax and its relatives, by row; subtracting a row's maximum first, as kernels do, is not counted."""
+"""Softmax and related ops, counted per row. Subtracting a row's maximum first, which kernels do, is not counted."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def softmin(input: Spec, dim: int | None = None, *, out: Spec) -> Cost:
 
 @formula(*named("_masked_softmax"), op="softmax")
 def masked_softmax(input: Spec, mask: Spec, dim: int | None = None, *, out: Spec) -> Cost:
-    """input[*, k], mask[*, k] -> out[*, k]: 1 selection per output, then as softmax."""
+    """input[*, k], mask[*, k] -> out[*, k]: 1 selection per output, plus the cost of softmax."""
     return softmax(input, -1 if dim is None else dim, out=out).plus(Cost(others=out.numel()))
 
 
 @masked_softmax.backward(*named("_masked_softmax_backward"), op="softmax_backward")
 def masked_softmax_backward(grad_output: Spec, output: Spec, mask: Spec, dim: int | None = None, *, out: Spec) -> Cost:
-    """grad[*, k], y[*, k] -> out[*, k]: as softmax_backward, masked elements included."""
+    """grad[*, k], y[*, k] -> out[*, k]: counted like softmax_backward, including masked elements."""
     return softmax_backward(grad_output, output, -1 if dim is None else dim, out=out)
 
 
@@ -62,7 +62,10 @@ def log_softmax_backward(grad_output: Spec, output: Spec, dim: int, *, out: Spec
 
 
 def converted(tensors: Sequence[Strided], out: Spec, input: Spec, *args: Any, device: str, **kwargs: Any) -> Passing:
-    """Return the input converted to the result's dtype, and the result; () if no copy is made: CUDA reads half precision directly."""
+    """Return the input converted to the result's dtype, and the result; () if the input is not copied.
+
+    CUDA reads half precision without a copy.
+    """
     is_read = device == "cuda" and input.dtype.itemsize == HALF and out.dtype is torch.float32
     return () if input.dtype is out.dtype or is_read else (out, out)
 
@@ -91,7 +94,7 @@ def softmax_function_shape(
 
 
 def rows_along(out: Spec, dim: int | None) -> int:
-    """Return the number of rows along ``dim``; for None, along the dim that F.softmax chooses."""
+    """Return the number of rows along ``dim``. If ``dim`` is None, it is the dim that F.softmax chooses."""
     if dim is None:
         dim = 0 if out.ndim in (0, 1, 3) else 1
     return rows_of(out.numel(), reduced(out, dim))

@@ -1,4 +1,4 @@
-"""Ops built on factorizations: solutions of equations, inverses, determinants, ranks and functions of matrices."""
+"""Ops that use matrix factorizations: solvers, inverses, determinants, ranks and matrix functions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def solve_triangular(A: Spec, B: Spec, *, left: bool = True, unitriangular: bool
 def triangular_solve(
     B: Spec, A: Spec, upper: bool = True, transpose: bool = False, unitriangular: bool = False, *, out: Any
 ) -> Cost:
-    """B[*, n, r], A[*, n, n] -> X[*, n, r]: as solve_triangular."""
+    """B[*, n, r], A[*, n, n] -> X[*, n, r]: counted like solve_triangular."""
     return solve_triangular(A, B, unitriangular=unitriangular, out=out)
 
 
@@ -41,7 +41,7 @@ def lu_solve(LU: Spec, *, out: Any) -> Cost:
 
 @formula(*(target for target in named("lu_solve") if target is not torch.linalg.lu_solve), op="lu_solve")
 def lu_solve_native(B: Spec, LU_data: Spec, *, out: Any) -> Cost:
-    """B[*, n, r], LU[*, n, n] -> X[*, n, r]: as torch.linalg.lu_solve."""
+    """B[*, n, r], LU[*, n, n] -> X[*, n, r]: counted like torch.linalg.lu_solve."""
     return lu_solve(LU_data, out=out)
 
 
@@ -54,13 +54,13 @@ def ldl_solve(LD: Spec, *, out: Any) -> Cost:
 
 @formula(*of_linalg("solve", "solve_ex"), "aten::_linalg_solve_ex")
 def solve(A: Spec, *, out: Any) -> Cost:
-    """A[*, n, n], B[*, n, r] -> X[*, n, r]: lu, then lu_solve."""
+    """A[*, n, n], B[*, n, r] -> X[*, n, r]: the cost of lu, plus the cost of lu_solve."""
     return lu(A, out=out).plus(lu_solve(A, out=out))
 
 
 @formula(*of_linalg("tensorsolve"), op="solve")
 def tensorsolve(A: Spec, B: Spec, *, out: Any) -> Cost:
-    """A[*, *], B[*] -> X[*]: as solve, with n = prod(B) equations."""
+    """A[*, *], B[*] -> X[*]: counted like solve, with n = prod(B) equations."""
     return solve(Spec((B.numel(), B.numel())), out=B)
 
 
@@ -73,7 +73,7 @@ def inv(A: Spec, *, out: Any) -> Cost:
 
 @formula(*of_linalg("tensorinv"), op="inv")
 def tensorinv(A: Spec, *, out: Any) -> Cost:
-    """A[*, *] -> out[*, *]: as inv, with n^2 = prod(A)."""
+    """A[*, *] -> out[*, *]: counted like inv, with n^2 = prod(A)."""
     n = math.isqrt(A.numel())
     return inv(Spec((n, n)), out=out)
 
@@ -88,27 +88,27 @@ def cholesky_inverse(L: Spec, *, out: Any) -> Cost:
 
 @formula(*of_linalg("det"), *named("det"), "aten::_linalg_det")
 def det(A: Spec, *, out: Any) -> Cost:
-    """A[*, n, n] -> out[*]: lu, then n - 1 multiplies per matrix."""
+    """A[*, n, n] -> out[*]: the cost of lu, plus n - 1 multiplies per matrix."""
     return lu(A, out=out).plus(Cost(muls=batch_of(A) * max(A[-1] - 1, 0)))
 
 
 @formula(*of_linalg("slogdet"), *named("slogdet"), "aten::_linalg_slogdet")
 def slogdet(A: Spec, *, out: Any) -> Cost:
-    """A[*, n, n] -> sign[*], logabsdet[*]: lu, then n absolutes, n logarithms, n - 1 adds, n signs and n - 1 multiplies."""
+    """A[*, n, n] -> sign[*], logabsdet[*]: the cost of lu, plus n absolute values, n logarithms, n - 1 adds, n signs and n - 1 multiplies."""
     n, b = A[-1], batch_of(A)
     return lu(A, out=out).plus(Cost(muls=b * max(n - 1, 0), adds=b * max(n - 1, 0), others=3 * b * n))
 
 
 @formula(*named("logdet"), op="slogdet")
 def logdet(A: Spec, *, out: Spec) -> Cost:
-    """A[*, n, n] -> out[*]: slogdet, then 1 compare of the sign and 1 selection per matrix; complex: 1 logarithm and 1 add."""
+    """A[*, n, n] -> out[*]: the cost of slogdet, plus 1 compare of the sign and 1 selection per matrix (complex: 1 logarithm and 1 add)."""
     joined = Cost(adds=out.numel(), others=out.numel()) if A.dtype.is_complex else Cost(others=2 * out.numel())
     return slogdet(A, out=out).plus(joined)
 
 
 @formula(*of_linalg("lstsq"))
 def lstsq(A: Spec, B: Spec, *, out: Any) -> Cost:
-    """A[*, m, n], B[*, m, r] -> X[*, n, r]: geqrf, ormqr on B, and a triangular solve, whatever the driver."""
+    """A[*, m, n], B[*, m, r] -> X[*, n, r]: the cost of geqrf, of ormqr on B, and of a triangular solve, with any driver."""
     m, n = sorted(A[-2:], reverse=True)
     batch, sides = batch_of(A), B[-1] if B.ndim == A.ndim else 1
     factored = Spec((batch, m, n))
@@ -118,7 +118,7 @@ def lstsq(A: Spec, B: Spec, *, out: Any) -> Cost:
 
 @formula(*of_linalg("pinv"), *named("pinverse"))
 def pinv(A: Spec, rcond: Any = None, hermitian: bool = False, *, out: Any) -> Cost:
-    """A[*, m, n] -> out[*, n, m]: svd (eigh if hermitian), k compares and divides, and V / S times U': k multiply-adds."""
+    """A[*, m, n] -> out[*, n, m]: the cost of svd (eigh if hermitian), k compares and divides, and the product of V / S and U'."""
     n, k, b = A[-1], min(A[-2:]), batch_of(A)
     factored = eigh(A, out=out) if hermitian else svd(A, False, out=out)
     scaled = times(b, Cost(muls=k * n, others=2 * k))
@@ -127,7 +127,7 @@ def pinv(A: Spec, rcond: Any = None, hermitian: bool = False, *, out: Any) -> Co
 
 @formula(*of_linalg("matrix_rank"))
 def matrix_rank(A: Spec, tol: Any = None, hermitian: bool = False, *, out: Any) -> Cost:
-    """A[*, m, n] -> out[*]: svdvals (eigvalsh if hermitian), k compares and k - 1 adds per matrix."""
+    """A[*, m, n] -> out[*]: the cost of svdvals (eigvalsh if hermitian), plus k compares and k - 1 adds per matrix."""
     k, b = min(A[-2:]), batch_of(A)
     values = eigvalsh(A, out=out) if hermitian else svdvals(A, out=out)
     return values.plus(times(b, Cost(adds=max(k - 1, 0), others=k)))
@@ -135,7 +135,7 @@ def matrix_rank(A: Spec, tol: Any = None, hermitian: bool = False, *, out: Any) 
 
 @formula(*of_linalg("cond"))
 def cond(A: Spec, p: Any = None, *, out: Spec) -> Cost:
-    """A[*, m, n] -> out[*]: svdvals and 1 divide; for p = "fro", 1, inf: inv, both norms and 1 multiply per matrix."""
+    """A[*, m, n] -> out[*]: the cost of svdvals, plus 1 divide; for p other than 2 and -2, the cost of inv, two norms and 1 multiply."""
     if p in (None, 2, -2):
         return svdvals(A, out=out).plus(Cost(others=batch_of(A)))
     norm = nuclear_norm(A, out=out) if p == "nuc" else matrix_norm(A, p, out=out)
@@ -144,7 +144,7 @@ def cond(A: Spec, p: Any = None, *, out: Spec) -> Cost:
 
 @formula(*named("nuclear_norm"))
 def nuclear_norm(A: Spec, dim: Any = None, *, out: Spec) -> Cost:
-    """A[*, m, n] -> out[*]: svdvals and k - 1 adds per matrix."""
+    """A[*, m, n] -> out[*]: the cost of svdvals, plus k - 1 adds per matrix."""
     m, n = (A[d] for d in dim) if isinstance(dim, tuple) else A[-2:]
     matrices = Spec((A.numel() // (m * n) if m and n else 0, m, n))
     return svdvals(matrices, out=out).plus(Cost(adds=matrices[0] * max(min(m, n) - 1, 0)))
@@ -152,7 +152,7 @@ def nuclear_norm(A: Spec, dim: Any = None, *, out: Spec) -> Cost:
 
 @formula(*of_linalg("matrix_power"), *named("matrix_power"))
 def matrix_power(A: Spec, n: int, *, out: Any) -> Cost:
-    """A[*, m, m] -> out[*, m, m]: log2 n squarings, plus 1 product per further 1 bit of n; inv first if n < 0."""
+    """A[*, m, m] -> out[*, m, m]: floor(log2 n) squarings, plus 1 product per 1 bit of n after the first; plus the cost of inv if n < 0."""
     power = abs(n)
     products = power.bit_length() + power.bit_count() - 2 if power else 0
     return when(n < 0, inv(A, out=A)).plus(times(products, contraction(A[-1], A.numel())))
@@ -162,14 +162,14 @@ def matrix_power(A: Spec, n: int, *, out: Any) -> Cost:
 def matrix_exp(A: Spec, *, out: Any) -> Cost:
     """A[*, n, n] -> out[*, n, n]: 5 products per matrix: the Taylor polynomial of degree 18, https://doi.org/10.3390/math7121174
 
-    Matrices of small norm take fewer products, matrices of large norm one more per halving; summing terms is not counted.
+    A matrix of small norm takes fewer products, and a matrix of large norm one more product per halving. Summing terms is not counted.
     """
     return times(5, contraction(A[-1], A.numel()))
 
 
 @formula(*of_linalg("polar"))
 def linalg_polar(A: Spec, *, out: Any) -> Cost:
-    """A[*, m, n] -> U[*, m, n], H[*, n, n]: svd, the products U V' and (V S) V'."""
+    """A[*, m, n] -> U[*, m, n], H[*, n, n]: the cost of svd, and of the products U V' and (V S) V'."""
     m, n = A[-2:]
     b, k = batch_of(A), min(m, n)
     return svd(A, False, out=out).plus(contraction(k, b * (m + n) * n)).plus(Cost(muls=b * k * n))
@@ -177,7 +177,7 @@ def linalg_polar(A: Spec, *, out: Any) -> Cost:
 
 @formula(*of_linalg("matrix_sqrth"))
 def matrix_sqrth(A: Spec, *, out: Any) -> Cost:
-    """A[*, n, n] -> out[*, n, n]: eigh, n roots, and the product (V S) V'."""
+    """A[*, n, n] -> out[*, n, n]: the cost of eigh, n roots, and the product (V S) V'."""
     n, b = A[-1], batch_of(A)
     return eigh(A, out=out).plus(contraction(n, A.numel())).plus(Cost(muls=b * n * n, others=b * n))
 

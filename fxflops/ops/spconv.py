@@ -1,7 +1,7 @@
-"""spconv's sparse convolutions: each output point sums the input points paired with it in the rulebook, each times a weight matrix.
+"""spconv's sparse convolutions. A rulebook pairs each output point with input points, which are multiplied by weights and summed.
 
-A pair of points is a product [1, i] x [i, o]: https://github.com/traveller59/spconv/blob/master/spconv/pytorch/functional.py, after
-https://arxiv.org/abs/1711.10275, section 3. The pairs are values, read where the rulebook is built; a run on meta builds none.
+Each pair takes a product [1, i] x [i, o]: https://github.com/traveller59/spconv/blob/master/spconv/pytorch/functional.py, after
+https://arxiv.org/abs/1711.10275, section 3. The number of pairs is read where the rulebook is built. A run on meta builds no rulebook.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ._libraries import Values, gradients_of, library
 
 FUNCTIONS, OPS = "spconv.pytorch.functional", "spconv.pytorch.ops"
 PAIRS, PLACES = "points", "places"
-"""The facts of a rulebook: its pairs of points, and the kernel positions that have any."""
+"""The names of a rulebook's facts: the number of pairs of points, and the number of kernel positions with at least one pair."""
 INDICES = (
     *(f"{FUNCTIONS}:{name}" for name in ("indice_conv", "indice_subm_conv", "indice_inverse_conv", "implicit_gemm")),
     *(f"{OPS}:{name}" for name in ("indice_conv", "implicit_gemm")),
@@ -24,8 +24,8 @@ INDICES = (
 
 
 def facts(values: Values) -> Mapping[str, int]:
-    """Return the number of pairs of all kernel positions, and of positions with any pair."""
-    # [places, points]: the index of an input point, or -1.
+    """Return the number of pairs of all kernel positions, and the number of positions with at least one pair."""
+    # inputs[place, point] is the index of an input point, or -1.
     with DisableTorchFunction(), disable_current_modes():
         inputs = values["indice_pairs"][0] if values.get("pair_fwd") is None else values["pair_fwd"]
         pairs = (inputs >= 0).sum(-1)
@@ -34,7 +34,7 @@ def facts(values: Values) -> Mapping[str, int]:
 
 @library(*INDICES, op="sparse_conv", facts=facts)
 def sparse_conv(*, features: Spec, filters: Spec, bias: Spec | None = None, out: Any) -> Cost:
-    """features[n, i], filters[o, *, i], pairs -> out[m, o]: i * o multiply-accumulates per pair, less 1 add per output."""
+    """features[n, i], filters[o, *, i], pairs -> out[m, o]: i * o multiply-accumulates per pair, minus 1 add per output."""
     outputs = first(out).numel()
     products = fact_in(out, PAIRS, 0) * features[-1] * filters[0]
     return added_up(products, outputs).plus(Cost(adds=outputs * (bias is not None)))

@@ -11,9 +11,9 @@ from .reduce import histc
 
 @formula(*named("cov"))
 def cov(input: Spec, *, fweights: Any = None, aweights: Any = None, out: Spec) -> Cost:
-    """x[v, n] -> out[v, v]: the mean of each row, its subtraction, n multiply-adds and 1 divide per output.
+    """x[v, n] -> out[v, v]: computing and subtracting the mean of each row, then n multiply-adds and 1 divide per output.
 
-    Weights add 2 multiplies per element, their sum and their product.
+    Weights take 2 multiplies per element, plus the sum of the weights and the product of fweights and aweights.
     """
     n = input[-1] if input.ndim else 1
     v = rows_of(input.numel(), n)
@@ -25,16 +25,16 @@ def cov(input: Spec, *, fweights: Any = None, aweights: Any = None, out: Spec) -
 
 @formula(*named("corrcoef"))
 def corrcoef(input: Spec, *, out: Spec) -> Cost:
-    """x[v, n] -> out[v, v]: as cov, plus v roots, 2 divides and 1 clamp per output."""
+    """x[v, n] -> out[v, v]: counted like cov, plus v roots, and 2 divides and 1 clamp per output."""
     v = input.numel() // input[-1] if input.numel() else 0
     return cov(input, out=out).plus(Cost(others=v + 3 * v * v))
 
 
 @formula(*named("trapezoid", "trapz"))
 def trapezoid(y: Spec, x: Any = None, *, dim: int = -1, out: Spec) -> Cost:
-    """y[*, k], x[k] -> out[*]: k - 1 sums of neighbours, as many multiplies by x's differences, k - 2 adds, 1 divide per output.
+    """y[*, k], x[k] -> out[*]: per output, k - 1 sums of neighbours, k - 1 multiplies by differences of x, k - 2 adds and 1 divide.
 
-    Evenly spaced: k - 1 adds, 2 adds and 2 multiplies for the ends and the step.
+    Evenly spaced points take k - 1 adds, plus 2 adds and 2 multiplies for the ends and the step.
     """
     k = y[dim]
     if not k:
@@ -46,7 +46,7 @@ def trapezoid(y: Spec, x: Any = None, *, dim: int = -1, out: Spec) -> Cost:
 
 @formula(*named("cumulative_trapezoid"))
 def cumulative_trapezoid(y: Spec, x: Any = None, *, dim: int = -1, out: Spec) -> Cost:
-    """y[*, k], x[k] -> out[*, k - 1]: 1 sum of neighbours, 1 multiply by half the step, 1 add to the running sum, per output."""
+    """y[*, k], x[k] -> out[*, k - 1]: per output, 1 sum of neighbours, 1 multiply by half the step, and 1 add to the running sum."""
     each = Cost(muls=out.numel(), adds=out.numel() + out.numel() - rows_of(out.numel(), out[dim]))
     differences = _differences(x, dim) if isinstance(x, Spec) else Cost()
     return each.plus(differences).plus(Cost(others=differences.adds))
@@ -54,9 +54,9 @@ def cumulative_trapezoid(y: Spec, x: Any = None, *, dim: int = -1, out: Spec) ->
 
 @formula(*named("gradient"))
 def gradient(input: Spec, *, spacing: Any = None, out: Any) -> Cost:
-    """x[*] -> out[d][*]: 1 subtraction and 1 divide per output; with coordinates 3 multiplies and 2 adds.
+    """x[*] -> out[d][*]: 1 subtraction and 1 divide per output, or 3 multiplies and 2 adds with coordinates.
 
-    The coefficients from coordinates, one set per position in a dim, and the longer sums at the ends are not counted.
+    Computing the coefficients from the coordinates is not counted, nor are the longer sums at the ends.
     """
     outputs = sum(spec.numel() for spec in specs_in(out))
     if any(True for _ in specs_in(spacing)):
@@ -68,9 +68,9 @@ def gradient(input: Spec, *, spacing: Any = None, out: Any) -> Cost:
 def histogram(
     input: Spec, bins: Any = 100, *, range: Any = None, weight: Any = None, density: bool = False, out: Any
 ) -> Cost:
-    """x[n] -> out[k], edges[k + 1]: as histc; between given edges ceil(log2(k + 1)) compares and 1 add per element.
+    """x[n] -> out[k], edges[k + 1]: counted like histc; if ``bins`` are edges, ceil(log2(k + 1)) compares and 1 add per element.
 
-    ``density`` adds the sum of all bins, the width of each, and 2 divides per output.
+    ``density`` takes the sum of all bins, the width of each bin, and 2 divides per output.
     """
     n, k = input.numel(), first(out).numel()
     if isinstance(bins, Spec):
@@ -84,7 +84,7 @@ def histogram(
 def histogramdd(
     input: Spec, bins: Any, range: Any = None, weight: Any = None, density: bool = False, *, out: Any
 ) -> Cost:
-    """x[n, d] -> out[*k], edges[d][k + 1]: as histogram in each dim, 1 add per sample."""
+    """x[n, d] -> out[*k], edges[d][k + 1]: finding bins counts like in histogram, for each dim; plus 1 add per sample."""
     n, d = input.numel() // input[-1] if input.numel() else 0, input[-1]
     edges = [spec[-1] for spec in specs_in(bins)]
     compared = Cost(others=n * sum(math.ceil(math.log2(k)) for k in edges))
@@ -95,7 +95,7 @@ def histogramdd(
 
 @formula(*named("_histogramdd_bin_edges"), op="histogramdd")
 def histogramdd_bin_edges(input: Spec, bins: Any, *, range: Any = None, out: Any) -> Cost:
-    """x[n, d] -> edges[d][k + 1]: 2(n - 1) compares per dim to find the ends, unless they are given."""
+    """x[n, d] -> edges[d][k + 1]: 2(n - 1) compares per dim to find a range that is not passed."""
     return _histogramdd_ends(input, range)
 
 

@@ -1,5 +1,7 @@
-"""Whole transformer layers in one call: the fast paths of nn.MultiheadAttention and nn.TransformerEncoderLayer, counted as
-the sum of their parts."""
+"""The fast paths of nn.MultiheadAttention and nn.TransformerEncoderLayer, which run a layer in one call.
+
+A fast path counts as the sum of its parts.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +30,9 @@ def multi_head_attention(
     average_attn_weights: bool = True,
     out: Any,
 ) -> Cost:
-    """query[b, n, e], key[b, s, e], value[b, s, e] -> out[b, n, e]: 3 linear layers, attention by heads, 1 linear layer.
+    """query[b, n, e], key[b, s, e], value[b, s, e] -> out[b, n, e]: 3 linear layers, attention for each head, 1 linear layer.
 
-    Averaging weights over h heads: h - 1 adds and 1 divide for each of b n s.
+    Averaging the weights over h heads takes h - 1 adds and 1 divide for each of the b*n*s averages.
     """
     b, n, e = query[-3:]
     s, d = key[-2], e // num_head
@@ -55,7 +57,7 @@ def triton_multi_head_attention(
     mask: Any = None,
     out: Any,
 ) -> Cost:
-    """query[b, n, e], key[b, s, e], value[b, s, e] -> out[b, n, e]: as _native_multi_head_attention."""
+    """query[b, n, e], key[b, s, e], value[b, s, e] -> out[b, n, e]: counted like _native_multi_head_attention."""
     given = {"num_head": num_head, "proj_weight": proj_weight, "proj_bias": proj_bias, "mask": mask}
     return multi_head_attention(query, key, value, **given, need_weights=False, out=out)
 
@@ -78,7 +80,7 @@ def transformer_encoder_layer(
     mask: Any = None,
     out: Spec,
 ) -> Cost:
-    """src[b, n, e] -> out[b, n, e]: _native_multi_head_attention, 2 linear layers, an activation, 2 layer norms, 2 sums."""
+    """src[b, n, e] -> out[b, n, e]: the cost of _native_multi_head_attention, 2 linear layers, an activation, 2 layer norms and 2 sums."""
     attended = {"num_head": num_heads, "proj_weight": proj_weight, "proj_bias": proj_bias, "mask": mask}
     hidden = Spec((*src[:-1], ffn_weight_1[0]))
     return summed(
@@ -94,7 +96,7 @@ def transformer_encoder_layer(
 
 @formula(*named("_triton_scaled_dot_attention"), op="attention")
 def triton_attention(q: Spec, k: Spec, v: Spec, dropout_p: float = 0.0, *, out: Spec) -> Cost:
-    """q[*, n, d], k[*, s, d], v[*, s, v] -> out[*, n, v]: as attention."""
+    """q[*, n, d], k[*, s, d], v[*, s, v] -> out[*, n, v]: counted like attention."""
     return attention(q, k, v, None, dropout_p, out=out)
 
 
@@ -113,7 +115,7 @@ def flash_attention_in_place(
     *,
     out: Any,
 ) -> Cost:
-    """query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> given[b, n, h, v]: as attention; each packed sequence counts as the longest."""
+    """query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> given[b, n, h, v]: counted like attention; every packed sequence counts as long as the longest one."""
     return flash_attention_forward(
         query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, out=given
     )
@@ -133,11 +135,11 @@ def cudnn_attention_in_place(
     *,
     out: Any,
 ) -> Cost:
-    """query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> given[b, n, h, v]: as attention; each packed sequence counts as the longest."""
+    """query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> given[b, n, h, v]: counted like attention; every packed sequence counts as long as the longest one."""
     return flash_attention_forward(query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, 0.0, is_causal, out=given)
 
 
 @formula(*named("_transform_bias_rescale_qkv"))
 def transform_bias_rescale_qkv(qkv: Spec, *, out: Any) -> Cost:
-    """qkv[b, n, 3e], bias[3e] -> q, k, v: 1 add per element, 1 multiply for each of q."""
+    """qkv[b, n, 3e], bias[3e] -> q, k, v: 1 add per element, plus 1 multiply per element of q."""
     return Cost(muls=first(out).numel(), adds=qkv.numel())

@@ -1,9 +1,9 @@
-"""Transformer Engine's modules: linear layers, alone or with a norm before them, MLPs, and attention, in any precision.
+"""Transformer Engine's modules in any precision: linear layers (also with a norm before them), MLPs, and attention.
 
-Their arguments: https://github.com/NVIDIA/TransformerEngine/tree/main/transformer_engine/pytorch/module and
+Arguments: https://github.com/NVIDIA/TransformerEngine/tree/main/transformer_engine/pytorch/module and
 https://github.com/NVIDIA/TransformerEngine/blob/main/transformer_engine/pytorch/attention/dot_product_attention/dot_product_attention.py.
-Each is counted as torch's own layers; scaling and casting to FP8 are not counted. A module's parameters are read from its
-attributes, so formulas get them besides the arguments of ``forward``.
+A module counts like torch's own layers; scaling and casting to FP8 are not counted. A formula gets the arguments of ``forward`` and
+the module's parameters, which are read from the module's attributes.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ PARAMETERS = {
     "fc1_weight": "fc1_weight", "fc1_bias": "fc1_bias", "fc2_weight": "fc2_weight", "fc2_bias": "fc2_bias",
 }  # fmt: skip
 GATED = frozenset({"geglu", "reglu", "swiglu", "qgeglu", "sreglu", "glu", "clamped_swiglu"})
-"""Activations that multiply one half by the activation of the other."""
+"""Activations that multiply one half of their input by the activation of the other half."""
 ACTIVATION = Cost(others=1)
 ACTIVATION_BACKWARD = Cost(muls=3, adds=2, others=1)
-"""As silu_backward: the derivatives of all activations count the same."""
+"""The cost of silu_backward. The derivatives of all activations count the same."""
 
 
 def described(values: Values) -> Values:
-    """Return the arguments of a module's forward, with its non-empty parameters."""
+    """Return the arguments of a module's forward, and the module's non-empty parameters."""
     module = values.pop("self")
     found: Values = {"x": values.pop("inp"), **values}
     for name, attribute in PARAMETERS.items():
@@ -54,7 +54,7 @@ def result(
     x: Spec, weight: Spec | None = None, fc2_weight: Spec | None = None, return_bias: bool = False,
     return_layernorm_output: bool = False, bias: Any = None, fc2_bias: Any = None,
 ) -> Any:  # fmt: skip
-    """Return out[*, o], and if requested the bias, which is then not added, and the norm's result."""
+    """Return out[*, o]. If requested, also return the bias, which is then not added, and the norm's result."""
     last, name = (weight, "bias") if fc2_weight is None else (fc2_weight, "fc2_bias")
     assert last is not None
     out = Spec((*x[:-1], last[0]), x.dtype)
@@ -80,7 +80,7 @@ def norm_of(
 
 
 def to_input_of(needs: Sequence[str]) -> bool:
-    """Return whether a layer after a norm needs its input's gradient: the norm's own parameters need it, too."""
+    """Return whether a layer after a norm must compute its input's gradient. The gradients of the norm's parameters need it too."""
     return any(name in needs for name in ("x", "norm_weight", "norm_bias"))
 
 
@@ -89,13 +89,13 @@ LINEAR = f"{TE}.module.linear:Linear.forward"
 
 @library(LINEAR, op="linear", described=described, result=result)
 def te_linear(*, x: Spec, weight: Spec, bias: Spec | None = None, return_bias: bool = False, out: Any) -> Cost:
-    """input[*, i], weight[o, i] -> out[*, o]: as linear."""
+    """input[*, i], weight[o, i] -> out[*, o]: counted like linear."""
     return layer(x, weight, None if return_bias else bias)
 
 
 @te_linear.backward(*gradients_of(LINEAR), op="linear_backward")
 def te_linear_backward(*, x: Spec, weight: Spec, needs: Sequence[str], out: Any) -> Cost:
-    """grad[*, o], x[*, i], weight[o, i] -> out[*, i], out_weight[o, i], out_bias[o]: as linear_backward."""
+    """grad[*, o], x[*, i], weight[o, i] -> out[*, i], out_weight[o, i], out_bias[o]: counted like linear_backward."""
     return layer_backward(x, weight, needs, to_input="x" in needs)
 
 
@@ -107,7 +107,7 @@ def te_norm_linear(
     *, x: Spec, weight: Spec, bias: Spec | None = None, norm_weight: Spec | None = None, norm_bias: Spec | None = None,
     normalization: str = "", return_bias: bool = False, out: Any,
 ) -> Cost:  # fmt: skip
-    """input[*, i], weight[o, i] -> out[*, o]: as layer_norm or rms_norm, then as linear."""
+    """input[*, i], weight[o, i] -> out[*, o]: the cost of layer_norm or rms_norm, plus the cost of linear."""
     normed = normalized(x, norm_weight, norm_bias, normalization != "RMSNorm")
     return normed.plus(layer(x, weight, None if return_bias else bias))
 
@@ -117,7 +117,7 @@ def te_norm_linear_backward(
     *, x: Spec, weight: Spec, norm_weight: Spec | None = None, norm_bias: Spec | None = None, normalization: str = "",
     needs: Sequence[str], out: Any,
 ) -> Cost:  # fmt: skip
-    """grad[*, o], x[*, i], weight[o, i] -> the gradients of all: as linear_backward, then as the norm's."""
+    """grad[*, o], x[*, i], weight[o, i] -> all gradients: the cost of linear_backward, plus the cost of the norm's backward pass."""
     to_input = to_input_of(needs)
     of_norm = when(to_input, norm_of(x, norm_weight, norm_bias, needs, normalization))
     return of_norm.plus(layer_backward(x, weight, needs, to_input=to_input))
@@ -132,7 +132,7 @@ def te_mlp(
     norm_weight: Spec | None = None, norm_bias: Spec | None = None, activation: str = "",
     normalization: str = "", return_bias: bool = False, out: Any,
 ) -> Cost:  # fmt: skip
-    """input[*, i], fc1_weight[f, i], fc2_weight[o, f] -> out[*, o]: the norm, two linear layers, the activation between; gated: fc1_weight[2f, i]."""
+    """input[*, i], fc1_weight[f, i], fc2_weight[o, f] -> out[*, o]: the norm, two linear layers and the activation between them; for a gated activation, fc1_weight is [2f, i]."""
     hidden = Spec((*x[:-1], fc2_weight[1]))
     return summed(
         normalized(x, norm_weight, norm_bias, normalization != "RMSNorm"),
@@ -147,7 +147,7 @@ def te_mlp_backward(
     *, x: Spec, fc1_weight: Spec, fc2_weight: Spec, norm_weight: Spec | None = None, norm_bias: Spec | None = None,
     activation: str = "", normalization: str = "", needs: Sequence[str], out: Any,
 ) -> Cost:  # fmt: skip
-    """grad[*, o], x[*, i] -> the gradients of all: of the layers, the activation (6, plus 2 for a gate) and the norm."""
+    """grad[*, o], x[*, i] -> all gradients: the backward passes of the layers, the activation (6 per element, plus 2 for a gate) and the norm."""
     hidden = Spec((*x[:-1], fc2_weight[1]))
     to_input = to_input_of(needs)
     return summed(
@@ -162,7 +162,7 @@ def te_mlp_backward(
 
 
 def attention_described(values: Values) -> Values:
-    """Return the arguments, with the module's own settings for those not passed."""
+    """Return the arguments. Settings that are not passed are taken from the module."""
     module = values.pop("self")
     found = dict(values)
     for name in ("qkv_format", "attn_mask_type", "window_size"):
@@ -174,7 +174,7 @@ def attention_described(values: Values) -> Values:
 
 
 def sizes(query: Any, key: Any, layout: str) -> tuple[int, int, int]:
-    """Return the numbers of sequences, and of queries and keys in each; packed sequences count as one."""
+    """Return the number of sequences, and the numbers of queries and keys per sequence. Packed sequences count as one sequence."""
     if layout == "thd":
         return 1, query.shape[0], key.shape[0]
     first = layout.index("b")
@@ -182,7 +182,7 @@ def sizes(query: Any, key: Any, layout: str) -> tuple[int, int, int]:
 
 
 def attention_facts(values: Values) -> Mapping[str, int]:
-    """Return the pairs within sequences, and those left by causality and the window."""
+    """Return the number of pairs within sequences, and the number of pairs that the causal mask and the window leave."""
     query, key, layout = values["query_layer"], values["key_layer"], values["qkv_format"]
     heads, kind = query.shape[-2], values["attn_mask_type"]
     batch, n, s = sizes(query, key, layout)
@@ -221,7 +221,7 @@ def te_attention(
     *, query_layer: Spec, key_layer: Spec, value_layer: Spec, qkv_format: str, attn_mask_type: str = "no_mask",
     dropout_p: float = 0.0, out: Any,
 ) -> Cost:  # fmt: skip
-    """query[s, b, h, d], key[s, b, h, d], value[s, b, h, v] -> out[s, b, hv]: as attention; likewise for [b, s, h, d] and packed inputs."""
+    """query[s, b, h, d], key[s, b, h, d], value[s, b, h, v] -> out[s, b, hv]: counted like attention, also for inputs [b, s, h, d] and packed inputs."""
     pairs = attended(query_layer, key_layer, qkv_format, out)
     masked = attn_mask_type != "no_mask"
     return of_pairs(math.prod(query_layer[:-1]), pairs, query_layer[-1], value_layer[-1], masked, dropout_p)
@@ -231,7 +231,7 @@ def te_attention(
 def te_attention_backward(
     *, query_layer: Spec, key_layer: Spec, value_layer: Spec, qkv_format: str, dropout_p: float = 0.0, out: Any
 ) -> Cost:
-    """grad[s, b, hv], query[s, b, h, d], key[s, b, h, d], value[s, b, h, v] -> out_q, out_k, out_v: as attention_backward."""
+    """grad[s, b, hv], query[s, b, h, d], key[s, b, h, d], value[s, b, h, v] -> out_q, out_k, out_v: counted like attention_backward."""
     rows, keys = math.prod(query_layer[:-1]), math.prod(key_layer[:-2]) * query_layer[-2]
     pairs = attended(query_layer, key_layer, qkv_format, out)
     return gradients_of_pairs(rows, keys, pairs, query_layer, key_layer, value_layer, dropout_p)

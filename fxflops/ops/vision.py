@@ -1,7 +1,7 @@
 """torchvision's own operators: regions of interest, deformable convolution, boxes.
 
-Their arguments: https://docs.pytorch.org/vision/stable/ops.html. Computing positions and weights of samples is not
-counted, forward or backward, as in grid_sample. Operators are registered by name: torchvision need not be installed.
+Arguments: https://docs.pytorch.org/vision/stable/ops.html. Computing the positions and weights of samples is not counted, like in
+grid_sample, neither in the forward nor in the backward pass. Operators are registered by name, so torchvision need not be installed.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def roi_align(
     *,
     out: Any,
 ) -> Cost:
-    """input[n, c, h, w], rois[k, 5] -> out[k, c, y, x]: s*s samples of 4 multiplies and 3 adds, s*s-1 adds and 1 divide per output.
+    """input[n, c, h, w], rois[k, 5] -> out[k, c, y, x]: per output, s*s samples of 4 multiplies and 3 adds each, s*s-1 adds and 1 divide.
 
-    If the sampling ratio s depends on each box's size (s <= 0), each box is assumed to be the whole plane: an upper bound.
+    If the sampling ratio s depends on the size of each box (s <= 0), each box is assumed to cover the whole image: an upper bound.
     """
     *_, h, w = input
     samples = sampling_ratio**2 if sampling_ratio > 0 else -(-h // pooled_height) * -(-w // pooled_width)
@@ -55,9 +55,9 @@ def roi_align_backward(
     *,
     out: Spec,
 ) -> Cost:
-    """grad[k, c, y, x], rois[k, 5] -> out[n, c, h, w]: 1 divide per element of grad, s*s samples of 4 multiplies and 4 adds.
+    """grad[k, c, y, x], rois[k, 5] -> out[n, c, h, w]: per element of grad, 1 divide, and s*s samples of 4 multiplies and 4 adds each.
 
-    If the sampling ratio s depends on each box's size, each box is assumed to be the whole plane, as in roi_align.
+    If the sampling ratio s depends on the size of each box, each box is assumed to cover the whole image, like in roi_align.
     """
     samples = sampling_ratio**2 if sampling_ratio > 0 else -(-height // pooled_height) * -(-width // pooled_width)
     return times(grad.numel() * samples, SPREAD).plus(Cost(others=grad.numel()))
@@ -79,16 +79,16 @@ def ps_roi_align_backward(
     *,
     out: Spec,
 ) -> Cost:
-    """grad[k, c, y, x], rois[k, 5] -> out[n, c, h, w]: as _roi_align_backward."""
+    """grad[k, c, y, x], rois[k, 5] -> out[n, c, h, w]: counted like _roi_align_backward."""
     sizes = pooled_height, pooled_width, batch_size, channels, height, width
     return roi_align_backward(grad, rois, spatial_scale, *sizes, sampling_ratio, out=out)
 
 
 @formula("torchvision::roi_pool")
 def roi_pool(input: Spec, *, out: tuple[Spec, Spec]) -> Cost:
-    """input[n, c, h, w], rois[k, 5] -> out[k, c, y, x], argmax[k, c, y, x]: b-1 compares per output, the largest of its bin of b elements.
+    """input[n, c, h, w], rois[k, 5] -> out[k, c, y, x], argmax[k, c, y, x]: b-1 compares per output, to find the largest of the b elements in its bin.
 
-    Each box is assumed to be the whole plane: an upper bound.
+    Each box is assumed to cover the whole image, which gives an upper bound.
     """
     return adaptive_max_pool(_plane(input, out[0]), out=out[0])
 
@@ -101,9 +101,9 @@ def roi_pool_backward(grad: Spec, *, out: Spec) -> Cost:
 
 @formula("torchvision::ps_roi_pool")
 def ps_roi_pool(input: Spec, *, out: tuple[Spec, Spec]) -> Cost:
-    """input[n, c*y*x, h, w], rois[k, 5] -> out[k, c, y, x], channels[k, c, y, x]: b-1 adds and 1 divide per output, the mean of its bin of b elements.
+    """input[n, c*y*x, h, w], rois[k, 5] -> out[k, c, y, x], channels[k, c, y, x]: b-1 adds and 1 divide per output, for the mean of the b elements in its bin.
 
-    Each box is assumed to be the whole plane: an upper bound.
+    Each box is assumed to cover the whole image, which gives an upper bound.
     """
     return adaptive_avg_pool(_plane(input, out[0]), out=out[0])
 
@@ -115,7 +115,7 @@ def ps_roi_pool_backward(grad: Spec, *, out: Spec) -> Cost:
 
 
 def _plane(image: Spec, pooled: Spec) -> Spec:
-    """Return the spec that a box's bins cover if the box is the whole plane."""
+    """Return the spec of the elements that the bins of a box cover if the box is the whole image."""
     return Spec((*pooled[:2], *image[2:]), image.dtype)
 
 
@@ -138,7 +138,7 @@ def deform_conv2d(
     *,
     out: Spec,
 ) -> Cost:
-    """input[n, g*i, h, w], weight[o, i, *k] -> out[n, o, y, x]: conv with bias on samples of 7 operations each, 8 if masked."""
+    """input[n, g*i, h, w], weight[o, i, *k] -> out[n, o, y, x]: the cost of conv with a bias, plus 7 per sample, or 8 with a mask."""
     n, _, y, x = out
     sampled = times(n * input[1] * math.prod(weight[2:]) * y * x, SAMPLE.plus(Cost(muls=0 + use_mask)))
     return contraction(math.prod(weight[1:]), out.numel(), bias=True).plus(sampled)
@@ -166,9 +166,10 @@ def deform_conv2d_backward(
 ) -> Cost:
     """grad[n, o, y, x], x[n, g*i, h, w], weight[o, i, *k] -> out[n, g*i, h, w], out_weight, out_offset, out_mask, out_bias: 2 contractions.
 
-    The gradients of the weight and of the samples, i*g*prod(k) per position, are contractions with grad. Each sample's
-    gradient goes to 4 pixels (8), and to its 2 offsets by the derivative of its weights (4 multiplies, 3 adds, 1 multiply
-    by it, summed over the channels); a mask is 1 multiply, its gradient 1 multiply, summed over the channels.
+    The gradients of the weight and of the samples (i*g*prod(k) per position) are contractions with grad. The gradient of a
+    sample is added to 4 pixels (8 operations). For each of the 2 offsets, the derivative of the sample (4 multiplies, 3 adds)
+    is multiplied by the sample's gradient and summed over the channels. A mask takes 1 multiply, and its gradient takes 1
+    multiply and a sum over the channels.
     """
     n, o, *places = grad
     at = n * math.prod(places)
@@ -181,10 +182,10 @@ def deform_conv2d_backward(
 
 @formula("torchvision::nms")
 def nms(dets: Spec, scores: Spec, iou_threshold: float, *, out: Spec) -> Cost:
-    """dets[n, 4] -> out[k]: n areas of 3 operations, 13 for the overlap of each pair: an upper bound, as all pairs are compared.
+    """dets[n, 4] -> out[k]: 3 for the area of each box, 13 for the overlap of each pair; an upper bound, because all pairs are counted.
 
-    A pair takes 4 corners (max, min), 2 lengths and their clamp to 0, their product, the union (2), the quotient and
-    its compare with the threshold. Sorting by score is not counted.
+    The overlap takes 4 corners (max or min), 2 lengths, 2 clamps to 0, the product of the lengths, the union (2), the quotient and
+    a compare with the threshold. Sorting by score is not counted.
     """
     pairs = times(math.comb(dets[0], 2), Cost(muls=1, adds=2 + 2, others=4 + 2 + 2))
     return times(dets[0], Cost(muls=1, adds=2)).plus(pairs)

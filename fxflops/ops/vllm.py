@@ -1,7 +1,7 @@
 """vLLM's kernels for a paged KV cache: attention for one new token per sequence, and writes to the cache.
 
-Their arguments: https://github.com/vllm-project/vllm/blob/main/vllm/_custom_ops.py. Attention is counted over each
-sequence's own keys if the lengths can be read, else over the longest's. FlashAttention over pages is in ``flash_attn.py``.
+Arguments: https://github.com/vllm-project/vllm/blob/main/vllm/_custom_ops.py. Attention counts the keys of each sequence if the
+lengths can be read. If not, every sequence counts as long as the longest one. FlashAttention with pages is in ``flash_attn.py``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OPS = "vllm._custom_ops"
 
 
 def facts(values: Values) -> Mapping[str, int]:
-    """Return the number of keys of all sequences, once per head of queries."""
+    """Return the number of query-key pairs: the keys of all sequences, counted once per query head."""
     return {WITHIN: values["query"].shape[-2] * sum(values_of(values["seq_lens"]))}
 
 
@@ -36,7 +36,7 @@ def nothing() -> None:
     writes=("out",),
 )
 def paged_attention(*, query: Spec, max_seq_len: int, alibi_slopes: Spec | None = None, out: Any) -> Cost:
-    """query[b, h, d], pages of keys and values of d, lengths[b] -> out[b, h, d]: as attention with one query per sequence."""
+    """query[b, h, d], pages of keys and values of d, lengths[b] -> out[b, h, d]: counted like attention with one query per sequence."""
     b, h, d = query
     pairs = fact_in(out, WITHIN, b * h * max_seq_len)
     return of_pairs(b * h, pairs, d, d, False, 0.0).plus(when(alibi_slopes is not None, times(pairs, ALIBI)))
@@ -56,13 +56,13 @@ def reshape_and_cache(*, out: Any) -> Cost:
 
 @library(f"{OPS}:rms_norm", op="rms_norm", result=nothing, writes=("out",))
 def vllm_rms_norm(*, input: Spec, weight: Spec | None = None, out: Any) -> Cost:
-    """input[*, k], weight[k] -> out[*, k]: as rms_norm."""
+    """input[*, k], weight[k] -> out[*, k]: counted like rms_norm."""
     return times(input.numel(), Cost(muls=0 if weight is None else 1, others=1))
 
 
 @library(f"{OPS}:fused_add_rms_norm", op="rms_norm", result=nothing, writes=("input", "residual"))
 def vllm_fused_add_rms_norm(*, input: Spec, weight: Spec | None = None, out: Any) -> Cost:
-    """input[*, k], residual[*, k], weight[k] -> both: 1 add, then as rms_norm."""
+    """input[*, k], residual[*, k], weight[k] -> both: 1 add per element, plus the cost of rms_norm."""
     return times(input.numel(), Cost(muls=0 if weight is None else 1, adds=1, others=1))
 
 

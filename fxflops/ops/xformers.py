@@ -1,8 +1,8 @@
 """xformers' memory-efficient attention, with tensor, causal, window and packed-sequence masks.
 
-Its arguments: https://github.com/facebookresearch/xformers/blob/main/xformers/ops/fmha/__init__.py, its masks:
-https://github.com/facebookresearch/xformers/blob/main/xformers/ops/fmha/attn_bias.py. It is counted as attention; packed sequences
-(``BlockDiagonal*``) attend only to their own keys.
+Arguments: https://github.com/facebookresearch/xformers/blob/main/xformers/ops/fmha/__init__.py. Masks:
+https://github.com/facebookresearch/xformers/blob/main/xformers/ops/fmha/attn_bias.py. The functions count like torch's attention. Queries of a
+packed sequence (``BlockDiagonal*``) are counted only with the keys of the same sequence.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ UNBOUNDED = (-1, -1)
 
 
 def described(values: Values) -> Values:
-    """Return the arguments, with a non-tensor mask as plain values: lengths, window, and the corner that it is aligned to."""
+    """Return the arguments. A mask that is not a tensor becomes plain values: lengths, window, and the corner that the mask is aligned to."""
     bias = values.pop("attn_bias", None)
     if bias is None or isinstance(bias, torch.Tensor):
         return {**values, "attn_mask": bias}
@@ -47,7 +47,7 @@ def described(values: Values) -> Values:
 
 
 def _lengths(info: Any) -> list[int] | None:
-    """Return the lengths of packed sequences; None if the mask has none."""
+    """Return the lengths of packed sequences, or None if the mask has no packed sequences."""
     starts = getattr(info, "seqstart_py", None)
     if starts is None:
         return None
@@ -61,7 +61,7 @@ def heads_in(query: Any) -> int:
 
 
 def facts(values: Values) -> Mapping[str, int]:
-    """Return the pairs within sequences, and those that a mask leaves; {} without a mask or for a tensor."""
+    """Return the number of pairs within sequences, and the number that the mask leaves; {} without a mask or for a mask tensor."""
     mask, query, key = values.get("mask"), values["query"], values["key"]
     if mask is None:
         return {}
@@ -102,7 +102,7 @@ def pairs_of(query: Spec, key: Spec, out: Any) -> int:
 
 
 def is_masked(attn_mask: Any, mask: Mapping[str, Any] | None) -> bool:
-    """Return whether single scores are masked; packed sequences alone need no masking."""
+    """Return whether the mask removes single scores. Packed sequences alone do not mask scores."""
     return attn_mask is not None or (mask is not None and tuple(mask["window"]) != UNBOUNDED)
 
 
@@ -113,19 +113,19 @@ def cost(query: Spec, key: Spec, value: Spec, attn_mask: Any, mask: Any, p: floa
 
 @library(*ATTENTION, op="attention", described=described, facts=facts, result=result, saved=saved)
 def memory_efficient_attention(*, query: Spec, key: Spec, value: Spec, attn_mask: Spec | None = None, mask: Any = None, p: float = 0.0, out: Any) -> Cost:  # fmt: skip
-    """query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> out[b, n, h, v]: as attention; with groups [b, n, g, h, d]."""
+    """query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> out[b, n, h, v]: counted like attention, also with groups, [b, n, g, h, d]."""
     return cost(query, key, value, attn_mask, mask, p, out)
 
 
 @library(WITH_SUMS, op="attention", described=described, facts=facts, result=result_with_sums)
 def attention_with_sums(*, query: Spec, key: Spec, value: Spec, attn_mask: Spec | None = None, mask: Any = None, p: float = 0.0, out: Any) -> Cost:  # fmt: skip
-    """query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> out[b, n, h, v], sums[b, h, n]: as attention."""
+    """query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> out[b, n, h, v], sums[b, h, n]: counted like attention."""
     return cost(query, key, value, attn_mask, mask, p, out)
 
 
 @memory_efficient_attention.backward(*gradients_of(*ATTENTION), op="attention_backward")
 def memory_efficient_attention_backward(*, query: Spec, key: Spec, value: Spec, attn_mask: Spec | None = None, p: float = 0.0, needs: Any = (), out: Any) -> Cost:  # fmt: skip
-    """grad[b, n, h, v], query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> out_q, out_k, out_v: as attention_backward."""
+    """grad[b, n, h, v], query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> out_q, out_k, out_v: counted like attention_backward."""
     rows = math.prod(query[:-1])
     keys = key[0] * key[1] * math.prod(query[2:-1])
     bias = attn_mask if "attn_mask" in needs else None

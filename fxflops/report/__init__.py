@@ -1,1 +1,1 @@
-"""The report: its rows and views, comparisons, and the files that it is saved to."""
+"""The Report, with its tables, views, comparisons and file formats."""

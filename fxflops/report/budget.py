@@ -1,4 +1,4 @@
-"""Budgets: limits on what a model costs, checked against a report."""
+"""Budgets: limits on the cost of a model, checked against the model's report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .report import Report
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """One limit and the report's value; ``str`` gives a line for a log, with the numbers in full."""
+    """A limit and the report's value. ``str`` returns a line for a log, with unabbreviated numbers."""
 
     name: str
     value: float
@@ -30,7 +30,7 @@ class Budget:
         share = units.percent(self.value, self.limit)
         digits = (
             3 if share is not None and 0 < abs(share - 100) < 0.05 else 1
-        )  # 100.042%, not "100.0%" of what is exceeded
+        )  # an exceeded limit must not show as "100.0%", but e.g. as 100.042%
         used = "" if share is None else f"  {share:.{digits}f}%" if share < 1000 else f"  {share / 100:,.0f}x"
         return f"{'ok  ' if self.kept else 'OVER'}  {self.name:<6}  {value} of {limit}{used}"
 
@@ -44,11 +44,13 @@ def budgets_of(
     max_memory: int | None = None,
     max_time: float | None = None,
 ) -> tuple[Budget, ...]:
-    """Return a Budget for each limit that is not None, in this order: FLOPs (under the report's convention), MACs, parameters,
-    bytes at the peak, seconds of the model's own run, or of a profiled block.
+    """Return a Budget for each limit that is not None. The order is FLOPs, MACs, parameters, memory, time.
 
-    Raises InputError for ``max_time`` if nothing was timed. Check ``report.complete`` yourself: FLOPs and MACs
-    of an incomplete report are lower bounds.
+    FLOPs are counted under the report's convention. Memory is the peak in bytes. Time is the latency of the model or the
+    duration of the profiled block, in seconds.
+
+    Raises InputError for ``max_time`` if nothing was timed. If ``report.complete`` is False, FLOPs and MACs are
+    lower bounds, so the real values may exceed the limits.
 
     >>> all(budget.kept for budget in budgets_of(report, max_flops=10**10))  # doctest: +SKIP
     True
@@ -63,15 +65,17 @@ def budgets_of(
     checked = [(name, value, limit) for name, value, limit in limits if limit is not None]
     for name, value, _ in checked:
         if value is None:
-            raise InputError(f"no {name} was measured: the report comes from count(), or from a device without a clock")
+            raise InputError(
+                f"cannot check the limit for {name}: the report has no such value, e.g. because count() measures no time"
+            )
     counts = () if report.complete else ("FLOPs", "MACs")
     return tuple(Budget(name, value, limit, name in counts) for name, value, limit in checked if value is not None)
 
 
 def above(earlier: Report, percent: float) -> dict[str, float]:
-    """Return limits for :func:`budgets_of` that are ``percent`` percent above an earlier report's figures.
+    """Return limits for :func:`budgets_of` that are ``percent`` percent above the values of an earlier report.
 
-    They limit FLOPs, MACs and parameters, and memory if it was predicted (by a count), not measured.
+    The limits are for FLOPs, MACs and parameters. If the earlier report was only counted, memory has a limit, too.
     """
     figures = {
         "max_flops": earlier.total_flops,
@@ -83,7 +87,7 @@ def above(earlier: Report, percent: float) -> dict[str, float]:
 
 
 def _text(name: str, number: float) -> str:
-    """Return a number in full, followed by its short form if that is different."""
+    """Return a number with all digits, followed by the short form if the two forms differ."""
     if name == "time":
         return units.seconds(number)
     readable: Callable[[float], str] = units.size if name == "memory" else units.count

@@ -1,8 +1,8 @@
-"""A report as a Chrome trace for Perfetto and chrome://tracing: modules, their operations, and memory.
+"""Write a report as a Chrome trace for Perfetto and chrome://tracing. The trace shows modules, operations and memory.
 
-The format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU ("Trace Event Format").
-Operations were measured one by one, so they are placed end to end in run order. Each phase has its own lane (a thread)
-and starts where the previous phase ends.
+The format is described at https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU ("Trace Event Format").
+Operations are measured one by one, so the trace shows them one after the other in run order. Each phase has its own lane
+(a thread). A phase starts at the end of the previous phase.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from .tables import operation_table
 Event = dict[str, Any]
 FLOPS_PER_US = 10**6
 BY_TIME = "measured"
-BY_FLOPS = "nothing was timed: 1 us stands for 1 MFLOP"
+BY_FLOPS = "nothing was timed: 1 us represents 1 MFLOP"
 GRAIN = 8
-"""Times are rounded to eighths of a microsecond: exact in binary and whole nanoseconds, so that no operation ends after
-its module, however a viewer rounds."""
+"""Times are rounded to 1/8 of a microsecond, which is exact in binary and in nanoseconds. Otherwise, if a viewer rounds times, an
+operation could end after its module."""
 ARGS = ("node", "module", "target", "inputs", "output", "params", "macs", "flops", "int_ops", "seconds", "counts")
 
 
 def chrome_trace(counted_run: CountedRun) -> dict[str, Any]:
     """Return the trace of a run's operations as JSON data.
 
-    If nothing was timed, lengths represent FLOPs; the lane names and metadata say so.
+    If nothing was timed, the length of a slice represents FLOPs, and the lanes' names and the metadata say so.
     """
     run = counted_run.run
     rows = operation_table(counted_run).to_dicts()
@@ -60,13 +60,13 @@ def _length(row: dict[str, Any], is_timed: bool) -> float:
 
 
 def _slices(counted_run: CountedRun, rows: Sequence[dict[str, Any]], bounds: Sequence[float], lane: int) -> list[Event]:
-    """Return the "complete" events (ph "X") of one lane, each module's before the events inside it."""
+    """Return the "complete" events (ph "X") of one lane. The event of a module comes before the events inside the module."""
     modules = counted_run.modules(PHASES[0])
     events: list[Event] = []
     open_modules: list[tuple[str, Event]] = []
     for row, start, end in zip(rows, bounds, bounds[1:], strict=False):
         path = list(prefixes(row["module"]))
-        # Close the open modules that do not contain this operation, then open the ones that do.
+        # Close open modules that do not contain this operation. Then open the other modules around this operation.
         shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1][0], zip(path, open_modules, strict=False)))
         del open_modules[shared:]
         for module in path[shared:]:
@@ -83,8 +83,10 @@ def _slices(counted_run: CountedRun, rows: Sequence[dict[str, Any]], bounds: Seq
 
 
 def _counters(run: Run, rows: Sequence[dict[str, Any]], bounds: Sequence[float]) -> Iterator[Event]:
-    """Yield counter events: the allocated bytes before and after each operation, and its peak; without a graph, the live
-    bytes after each call."""
+    """Yield counter events with the allocated bytes before and after each operation, and the peak during the operation.
+
+    Without a graph, yield the live bytes after each call.
+    """
     if not run.nodes:
         yield from _live_bytes(run, rows, bounds)
         return
@@ -97,7 +99,7 @@ def _counters(run: Run, rows: Sequence[dict[str, Any]], bounds: Sequence[float])
 
 
 def _live_bytes(run: Run, rows: Sequence[dict[str, Any]], bounds: Sequence[float]) -> Iterator[Event]:
-    """Yield the live bytes after each row's call that changed them; moments are in call order."""
+    """Yield the live bytes after each call that changed their number. The run's moments are in call order."""
     moments = deque(moment for moment in run.history.timeline if moment.phase == rows[0]["phase"])
     for row, end in zip(rows, bounds[1:], strict=True):
         if moments and (moments[0].path, moments[0].op) == (row["module"], row["op"]):

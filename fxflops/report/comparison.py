@@ -1,4 +1,4 @@
-"""``compare``: several models in one table, one row each, as in papers."""
+"""``compare``: a table of several models with one row per model, as in papers."""
 
 from __future__ import annotations
 
@@ -50,19 +50,20 @@ FIGURES: dict[str, tuple[Column, Figure]] = {
         (Column("convention", "convention"), lambda report: report.convention),
     )
 }
-"""The columns that a comparison may have, each with a function that reads its value from a report, by key."""
+"""Maps the key of each possible column to the column and a function that reads the column's value from a report."""
 MEASURED = "training_flops", "recompute_flops", "latency", "backward_latency", "block_time", "memory", "missing"
-"""The columns that are shown if any report has a value for them."""
+"""Columns that are shown if at least one report has a value for the column."""
 SHARED = "inputs", "device"
-"""The columns that are shown if the reports differ in them."""
+"""Columns that are shown if the reports have different values in the column."""
 
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Tabular):
-    """A table with one row per model, returned by :func:`compare`. ``print`` and notebooks show it, ``to_*`` export it.
+    """A table with one row per model, returned by :func:`compare`. ``print`` and notebooks show the table.
 
-    ``reports`` are the reports by row name. Values that a report lacks (the latency of a model that was only counted) are None.
-    FLOPs of an incomplete report are a lower bound: the column ``missing`` counts the calls without a formula.
+    ``reports`` maps the name of each row to its report. A value is None if the report does not have it, e.g. the latency of a model
+    that was only counted. FLOPs of an incomplete report are a lower bound. The column ``missing`` is the number of calls without a
+    formula.
     """
 
     reports: Mapping[str, Report]
@@ -71,15 +72,15 @@ class Comparison(Tabular):
 
     @cached_property
     def table(self) -> Table:
-        """The table with raw values: elements, counts, seconds, bytes."""
+        """The table with raw values, in elements, counts, seconds and bytes."""
         return _table(self.reports, self.columns, self.conventions)
 
     def _pieces(self) -> Iterable[str | Table]:
         return [self.table, *self.table.notes]
 
     def to_html(self, path: Path | None = None, *, title: str = "") -> str | None:
-        """Return the table and the figure as one HTML page, or write it to ``path``. The page opens from disk, loads nothing and runs
-        no script. ``title`` replaces the default heading, the number of models."""
+        """Return the table and the chart as one HTML page, or write the page to ``path``. The page needs no server, loads no other
+        files and runs no script. ``title`` is the page's heading; the default heading is the number of models."""
         from ..render.comparison_page import comparison_page
 
         try:
@@ -90,15 +91,15 @@ class Comparison(Tabular):
         return written(comparison_page(title, self.table, chart), path)
 
     def to_svg(self, path: Path | None = None, *, x: str = "flops", y: str | None = None) -> str | None:
-        """Return a scatter plot as SVG, or write it to ``path``: each model is a point, and two columns are the axes.
+        """Return a scatter plot as SVG, or write the plot to ``path``. Each model is a point. The axes are two columns of the table.
 
-        ``y`` defaults to the latency if all models were timed, else to the parameters. Axes that span a factor of 20 or more
-        are logarithmic. Models whose times are unsteady are hollow points. Raises InputError for a column without numbers.
+        The default for ``y`` is the latency if all models were timed, else the number of parameters. An axis that spans a factor of
+        20 or more is logarithmic. A hollow point is a model with unsteady times. Raises InputError for a column without numbers.
         """
         return written(picture(self._chart(x, y), self.table.provenance), path)
 
     def _chart(self, x: str, y: str | None) -> Chart:
-        """Return the scatter plot of the models; raise InputError if an axis value is unknown for a model."""
+        """Return the scatter plot of the models. Raises InputError if a model has no value for an axis."""
         from ..render.scatter import scatter_chart
 
         is_timed = all(report.latency is not None for report in self.reports.values())
@@ -108,27 +109,29 @@ class Comparison(Tabular):
         axes = figures.columns[0], figures.columns[1]
         for i, column in enumerate(axes):
             if not column.is_number:
-                raise InputError(f"no axis {column.key!r}: its values are not numbers")
+                raise InputError(f"cannot use {column.key!r} as an axis: the values are not numbers")
             unknown = [name for name, point in points.items() if point[i] is None]
             if unknown:
-                raise InputError(f"no axis {column.key!r}: it is unknown for {', '.join(unknown)}")
+                raise InputError(f"cannot use {column.key!r} as an axis: the value is unknown for {', '.join(unknown)}")
         is_time = any(column.kind == "s" for column in axes)
         unsteady = [name for name, report in self.reports.items() if is_time and report.unsteady]
         return scatter_chart(points, *axes, _common_inputs(self.reports), unsteady)
 
     def to_png(self, path: Path | None = None, *, x: str = "flops", y: str | None = None) -> bytes | None:
-        """Return the figure of :meth:`to_svg` as PNG, in twice its size, or write it to ``path``. Needs ``pip install resvg-py``."""
+        """Return the plot of :meth:`to_svg` as PNG with 2 pixels per SVG pixel, or write the PNG to ``path``. Needs ``pip install resvg-py``."""
         return written_bytes(as_png(self.to_svg(x=x, y=y) or ""), path)
 
     def to_pdf(self, path: Path | None = None, *, x: str = "flops", y: str | None = None) -> bytes | None:
-        """Return the figure of :meth:`to_svg` as PDF, or write it to ``path``. Needs ``pip install cairosvg``."""
+        """Return the plot of :meth:`to_svg` as PDF, or write the PDF to ``path``. Needs ``pip install cairosvg``."""
         return written_bytes(as_pdf(self.to_svg(x=x, y=y) or ""), path)
 
     def save(self, path: Path) -> None:
-        """Write the comparison in the format of the suffix of ``path``, one of :data:`SUFFIXES`."""
+        """Write the comparison to ``path``. The suffix of ``path``, one of :data:`SUFFIXES`, determines the format."""
         method = getattr(self, method_for(path), None)
         if method is None or not os.fspath(path).lower().endswith(SUFFIXES):
-            raise InputError(f"{os.fspath(path)!r}: a comparison is written as one of {', '.join(SUFFIXES)}")
+            raise InputError(
+                f"{os.fspath(path)!r}: unsupported suffix for a comparison; expected one of {', '.join(SUFFIXES)}"
+            )
         method(path)
 
 
@@ -138,7 +141,7 @@ def compare(
     *,
     conventions: Sequence[str] | str = (),
 ) -> Comparison:
-    """Return a table of several models, one row each: parameters, MACs, FLOPs, and measured times and memory.
+    """Return a table with one row per model: parameters, MACs, FLOPs, and measured times and memory.
 
     >>> from torch import nn
     >>> one, two = (fxflops.count(nn.Linear(8, width), torch.rand(4, 8)) for width in (16, 32))
@@ -149,21 +152,21 @@ def compare(
     wide          288   1.02 k  2.18 k
 
     Args:
-        reports: reports, or a mapping from the name of each row to its report. All must be counted under one convention.
+        reports: reports, or a mapping from the name of each row to its report. All reports must be counted under the same convention.
         columns: the columns to show, in this order, as names or in one string: model, inputs, device, params, trainable, params_bytes,
             macs, flops, backward_flops, training_flops, recompute_flops, int_ops, activations, latency, backward_latency, block_time, memory, mfu,
-            missing, convention, or the name of a convention: "fvcore" is that tool's count. By default, all columns for which the reports
-            have values.
-        conventions: further conventions, such as "fvcore" and "thop"; each adds a column with its FLOPs or MACs.
+            missing, convention, or the name of a convention: "fvcore" is the count of the tool fvcore. The default is all columns for which the
+            reports have values.
+        conventions: additional conventions, such as "fvcore" and "thop". Each convention adds a column with its FLOPs or MACs.
 
-    Raises InputError if there are no reports, for anything other than reports, and for reports of several conventions.
+    Raises InputError if there are no reports, for arguments that are not reports, and for reports of several conventions.
     """
     by_name = _by_name(reports)
     conventions_used = {report.convention for report in by_name.values()}
     if len(conventions_used) > 1:
         raise InputError(
             f"the reports use different conventions ({' and '.join(sorted(conventions_used))}): "
-            "recount them with report.recount('fxflops'), then pass conventions=(...) for one column each"
+            "recount the reports with report.recount('fxflops'), then pass conventions=(...) to show a column per convention"
         )
     further = (conventions,) if isinstance(conventions, str) else tuple(conventions)
     for name in further:
@@ -175,7 +178,9 @@ def compare(
 
 
 def figure_keys(columns: Sequence[str] | str) -> tuple[str, ...]:
-    """Return the keys of columns that are named by key, header or convention, in one comma-separated string or in a sequence.
+    """Return the keys of the columns that are named in a sequence or in a comma-separated string.
+
+    The name of a column is the column's key, the column's header, or a convention.
 
     Raises InputError for an unknown name.
     """
@@ -184,15 +189,15 @@ def figure_keys(columns: Sequence[str] | str) -> tuple[str, ...]:
 
 
 def _by_name(reports: Iterable[Report] | Mapping[str, Report]) -> dict[str, Report]:
-    """Return the reports by name: the mapping's keys, or the models' names, numbered if they repeat."""
+    """Return the reports by name. The names are the keys of a mapping, or else the models' names; a repeated name gets a number."""
     if isinstance(reports, Report):
-        raise of_kind(InputError("compare() takes several reports: compare([one, other])"), TypeError)
+        raise of_kind(InputError("compare() expects several reports in a list: compare([one, other])"), TypeError)
     pairs = [*reports.items()] if isinstance(reports, Mapping) else [(None, report) for report in reports]
     by_name: dict[str, Report] = {}
     for key, report in pairs:
         if not isinstance(report, Report):
             kind = type(report).__name__
-            advice = f"compare() takes reports, got {kind}: fxflops.count(model, args) makes one"
+            advice = f"compare() expects reports, such as fxflops.count(model, args), got {kind}"
             raise of_kind(InputError(advice), TypeError)
         requested = report.environment.asked
         base_name = key or requested or report.model
@@ -202,7 +207,7 @@ def _by_name(reports: Iterable[Report] | Mapping[str, Report]) -> dict[str, Repo
             name, number = f"{base_name} ({number})", number + 1
         by_name[name] = report
     if not by_name:
-        raise InputError("compare() takes at least one report, got none")
+        raise InputError("compare() expects at least one report, got none")
     return by_name
 
 
@@ -217,7 +222,7 @@ def _key(name: str) -> str:
 
 
 def _table(reports: Mapping[str, Report], keys: Sequence[str] | None, conventions: Sequence[str]) -> Table:
-    """Return the table; without ``keys``, with every column that has something to compare."""
+    """Return the table. Without ``keys``, the table has every column for which the reports have values."""
     first = next(iter(reports.values()))
     shown_keys = keys
     if shown_keys is None:
@@ -235,7 +240,7 @@ def _table(reports: Mapping[str, Report], keys: Sequence[str] | None, convention
 
 
 def _column(key: str, convention: str) -> Column:
-    """Return the column of a key, with the reports' convention in its header; or the column of another convention."""
+    """Return the column for a key. The header contains the reports' convention, or the convention that the key names."""
     if key in FIGURES:
         return titled((FIGURES[key][0],), title_of(convention))[0]
     return Column(key, f"{key} {'MACs' if key in OF_MACS else 'FLOPs'}", "flops")
@@ -264,5 +269,5 @@ def _notes(reports: Mapping[str, Report], are_inputs_shown: bool) -> tuple[str, 
     notes += [", ".join(sources)] if sources else []
     notes += [f"{name}: unsteady times, {report.unsteady}" for name, report in reports.items() if report.unsteady]
     if any(not report.complete for report in reports.values()):
-        notes.append("missing: calls without a formula; FLOPs and MACs of their models are lower bounds")
+        notes.append("missing: number of calls without a formula; FLOPs and MACs of such models are lower bounds")
     return tuple(notes)

@@ -1,4 +1,4 @@
-"""The compiled model compared with the eager one: both latencies, the speed-up, the graph breaks, and each module's gain."""
+"""Compare the compiled model with the eager model: both latencies, the speed-up, the graph breaks, and the gain per module."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from ..render.exports import Rows, View
 from ..run.outcome import Break, Compiled, CompiledKernel, Recompilation
 
 OUTSIDE = "(no kernel)"
-"""The row for the compiled model's time outside its kernels: guards, Python around the graphs, code between them."""
+"""The row for the compiled model's time outside kernels: guards, and Python code around and between the graphs."""
 MATTERS = 0.01
-"""A module below this share of the latency is not listed in :attr:`CompiledView.losers`."""
+"""A module that takes less than this share of the latency is not listed in :attr:`CompiledView.losers`."""
 LONGEST = 1.2
-"""If all kernels together take more than this many times the latency, other work disturbed their measurement."""
+"""If the sum of the kernels' times is more than this factor times the latency, other work disturbed the measurement."""
 
 
 class ModuleGain(NamedTuple):
-    """The eager and compiled seconds of a module with its submodules; ``own_*`` are for its own operations only."""
+    """The eager and compiled times of a module with its submodules, in seconds. ``own_*`` are the times without submodules."""
 
     seconds: float
     compiled_seconds: float
@@ -34,38 +34,38 @@ class ModuleGain(NamedTuple):
 
     @property
     def gain(self) -> float | None:
-        """Eager seconds divided by compiled seconds; None if either is 0."""
+        """Eager seconds divided by compiled seconds; None if the eager or the compiled time is 0."""
         return self.seconds / self.compiled_seconds if self.seconds and self.compiled_seconds else None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CompiledView(View):
-    """A compiled model's own run. Times are in seconds, and None if they were not measured; ``missing`` says why.
+    """The run of a compiled model. Times are in seconds. A time that was not measured is None; ``missing`` says why.
 
-    ``speedup`` is the forward's eager latency divided by its compiled latency. ``by_module`` needs the kernels:
+    ``speedup`` is the forward's eager latency divided by the forward's compiled latency. ``by_module`` needs a report from
     ``analyze(..., kernels=True)``.
     """
 
     run: Compiled
     eager: Timing | None
     own: Mapping[str, float]
-    """The eager seconds of each module's own operations, by path."""
+    """The eager time of each module's own operations in seconds, by the module's path."""
     provenance: str = field(default="", compare=False)
     eager_backward: Timing | None = None
 
     @property
     def timing(self) -> Timing | None:
-        """The latency with its spread and the number of repeats."""
+        """The latency, its spread, and the number of timed runs."""
         return self.run.latency
 
     @property
     def latency(self) -> float | None:
-        """Median seconds of the compiled model's own forward."""
+        """Median time of the compiled model's forward pass, in seconds."""
         return None if self.run.latency is None else self.run.latency.median
 
     @property
     def backward_latency(self) -> float | None:
-        """Median seconds of the compiled model's own backward pass."""
+        """Median time of the compiled model's backward pass, in seconds."""
         return None if self.run.backward_latency is None else self.run.backward_latency.median
 
     @property
@@ -74,29 +74,29 @@ class CompiledView(View):
 
     @property
     def backward_speedup(self) -> float | None:
-        """The backward pass's eager latency divided by its compiled latency."""
+        """The eager latency of the backward pass divided by the compiled latency of the backward pass."""
         if self.run.backward_latency is None or self.eager_backward is None:
             return None
         return self.eager_backward.median / self.run.backward_latency.median
 
     @property
     def graphs(self) -> int:
-        """The number of graphs that one run calls."""
+        """The number of compiled graphs that one run calls."""
         return self.run.graphs
 
     @property
     def breaks(self) -> tuple[Break, ...]:
-        """The places in the author's code where a graph ends before the forward does, each with torch's reason."""
+        """The graph breaks: places in the model's code where a graph ends before the forward ends, each with torch's reason."""
         return self.run.breaks
 
     @property
     def recompilations(self) -> tuple[Recompilation, ...]:
-        """The compilations of the model's code beyond the first one, each with the guard that failed."""
+        """The compilations of the model's code after the first compilation, each with the guard that failed."""
         return self.run.recompilations
 
     @property
     def kernels(self) -> tuple[CompiledKernel, ...]:
-        """The kernels that one run calls, in order, with their seconds and modules."""
+        """The kernels that one run calls, in run order, each with its time in seconds and its modules."""
         return self.run.kernels
 
     @property
@@ -104,14 +104,14 @@ class CompiledView(View):
         return self.run.missing
 
     def by_module(self) -> Rows[ModuleGain]:
-        """Return each module's eager and compiled seconds by path; "" is the model, ``(no kernel)`` the time outside kernels.
+        """Return each module's eager and compiled time, by path. "" is the model; ``(no kernel)`` is the time outside kernels.
 
-        The time of a kernel that fuses several modules' operations is split in proportion to their eager times, so these
-        modules show the same gain. Raises InputError, with the reason, if the kernels are not known.
+        If a kernel fuses operations of several modules, the kernel's time is split in proportion to the modules' eager times, so
+        the modules show the same gain. Raises InputError, with the reason, if the kernels are not known.
         """
         if not self.run.kernels:
             raise InputError(
-                f"the compiled model's kernels are not known: {self.run.missing or self.run.kernels_missing}"
+                f"the compiled model's kernels are unknown: {self.run.missing or self.run.kernels_missing}"
             )
         compiled = _shares(self.run.kernels, self.own)
         sums: dict[str, tuple[float, float]] = {}
@@ -133,12 +133,12 @@ class CompiledView(View):
 
     @property
     def unsteady(self) -> bool:
-        """True if the kernels' times exceed the latency, so that single modules' times are unreliable."""
+        """True if the kernels' times add up to much more than the latency, which makes the times of single modules unreliable."""
         return sum(kernel.seconds for kernel in self.run.kernels) > LONGEST * (self.latency or 0.0)
 
     @property
     def losers(self) -> list[str]:
-        """The modules whose own operations are not faster compiled than eager, slowest first; [] if unknown."""
+        """The modules whose own operations are not faster when compiled, slowest first; [] if this is unknown."""
         if not self.run.kernels or self.unsteady:
             return []
         rows, least = self.by_module(), MATTERS * (self.latency or 0.0)
@@ -158,7 +158,7 @@ class CompiledView(View):
 
 
 def compiled_view(counted_run: CountedRun) -> CompiledView | None:
-    """Return the view of the run's compiled model; None if there is no compiled model."""
+    """Return the comparison of the compiled model with the eager model; None if no compiled model was run."""
     run = counted_run.run
     if run.compiled is None:
         return None
@@ -167,9 +167,10 @@ def compiled_view(counted_run: CountedRun) -> CompiledView | None:
 
 
 def _shares(kernels: tuple[CompiledKernel, ...], own: Mapping[str, float]) -> dict[str, float]:
-    """Return the seconds of each module's own operations in kernels.
+    """Return the time that each module's own operations take in kernels, in seconds.
 
-    A kernel's time is split among its modules by weight: a module's eager time divided by the number of its kernels.
+    A kernel's time is split among the kernel's modules by weight. A module's weight is its eager time divided by its number of
+    kernels.
     """
     parts = Counter(path for kernel in kernels for path in kernel.paths)
     seconds: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""The comparison of two reports, in total, by module and by operator: two models, or one model before and after a change."""
+"""Compare two reports in total, by module and by operator, e.g. of two models or of a model before and after a change."""
 
 from __future__ import annotations
 
@@ -55,37 +55,37 @@ TOTALS: dict[str, tuple[Callable[[CountedRun], float | None], Readable]] = {
     "sum of operations": (lambda side: totals.nodes_seconds(side.run), seconds),
     "peak memory": (lambda side: side.run.peak, size),
 }
-"""Each total: the function that computes it from a counted run, and the function that formats it."""
+"""Maps each total's name to the function that computes the total from a counted run, and the function that formats it."""
 COMPARED: dict[str, Readable] = {"flops": count, "params": count, "seconds": seconds}
-"""The quantities to compare modules and operators by: the first that differs is shown."""
+"""The quantities by which to compare modules and operators. The first quantity in which the reports differ is shown."""
 TOP_MODULES, TOP_OPERATORS = 10, 5
 NUMBERS = ("a", "b", "difference", "ratio")
 
 
 def _phase_seconds(side: CountedRun, phase: str) -> float | None:
-    """Return the seconds of a phase of a profiled block; None if they are 0 or there is no block."""
+    """Return the time of a phase of a profiled block in seconds; None if the time is 0, or if no block was profiled."""
     return sum(getattr(time, phase) for time in side.step_times.values()) or None
 
 
 class Change(NamedTuple):
-    """A quantity in ``a`` and in ``b``; None if it was not measured."""
+    """The value of a quantity in report ``a`` and in report ``b``. A value that was not measured is None."""
 
     a: float | None
     b: float | None
 
     @property
     def difference(self) -> float | None:
-        """b minus a; None if either was not measured."""
+        """``b`` minus ``a``; None if ``a`` or ``b`` was not measured."""
         return None if self.a is None or self.b is None else self.b - self.a
 
     @property
     def ratio(self) -> float | None:
-        """b divided by a; None if a is 0 or either was not measured."""
+        """``b`` divided by ``a``; None if ``a`` is 0, or if ``a`` or ``b`` was not measured."""
         return None if self.b is None or not self.a else self.b / self.a
 
 
 class Changes(NamedTuple):
-    """The FLOPs, MACs, parameters (elements), seconds, and bytes at the peak of both reports."""
+    """FLOPs, MACs, number of parameters, time in seconds, and peak memory in bytes, each in both reports."""
 
     flops: Change
     macs: Change
@@ -96,10 +96,11 @@ class Changes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DiffRow:
-    """One module or operator in both reports: ``total`` is for a module's subtree, ``own`` for its own operations.
+    """A module or operator in both reports. ``total`` is for a module's subtree; ``own`` is for the module's own operations.
 
-    ``where`` is "both", "only in a" or "only in b"; the other report then has 0. The ``own`` differences of all modules
-    add up to the difference of the reports; so do the ``own`` differences of all operators.
+    ``where`` is "both", "only in a" or "only in b". A report without the module or operator has the value 0. The ``own``
+    differences of all modules add up to the difference between the reports. The ``own``
+    differences of all operators do, too.
     """
 
     key: str
@@ -110,9 +111,9 @@ class DiffRow:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Diff(Tabular):
-    """Report ``b`` compared with report ``a``: ``totals`` by name, and a row for each module and each operator.
+    """A comparison of report ``b`` with report ``a``: ``totals`` by name, and a row for each module and each operator.
 
-    It prints as one screen; ``to_html`` is a page, and the other ``to_*`` methods export the table of the modules.
+    Printing a Diff shows one screen. ``to_html`` makes a page. The other ``to_*`` methods export the table of modules.
     """
 
     a: str
@@ -124,13 +125,13 @@ class Diff(Tabular):
     phase: str = "forward"
 
     def by_module(self, sort_by: str = "flops") -> Rows[DiffRow]:
-        """Return the modules of both by path, the largest difference first. ``sort_by`` is "flops", "macs", "params",
-        "time" or "memory" (at the peak within the module)."""
+        """Return the modules of both reports by path, the largest difference first. ``sort_by`` is "flops", "macs", "params",
+        "time" or "memory" (the highest memory while the module ran)."""
         return _rows(self.modules, "module", sort_by, self.provenance)
 
     def by_operator(self, sort_by: str = "flops") -> Rows[DiffRow]:
-        """Return the operators of both by name, the largest difference first. An operator's parameters belong to the leaf
-        modules that called it."""
+        """Return the operators of both reports by name, the largest difference first. The parameters of an operator are those
+        of the leaf modules that called the operator."""
         return _rows(self.operators, "operator", sort_by, self.provenance)
 
     @property
@@ -159,10 +160,10 @@ class Diff(Tabular):
         return [f"{name}  {plain(line)}" for name, line in (("a", self.a), ("b", self.b))]
 
     def _tables(self) -> Iterator[tuple[list[str], list[list[str]], str]]:
-        """Yield tables of texts, each with a line about the rows it omits: the totals, then the modules (grouped by pattern)
-        and the operators that differ.
+        """Yield tables of texts, each with a line about the rows that the table omits.
 
-        Modules and operators are compared by FLOPs; if all are equal, by parameters; then by seconds.
+        The first table has the totals. The other tables have the modules, grouped by path pattern, and the operators that differ.
+        Modules and operators are compared by FLOPs. If all FLOPs are equal, the comparison is by parameters; if all parameters are equal, it is by time.
         """
         measured = ((name, change) for name, change in self.totals.items() if change != (None, None))
         yield ["", *NUMBERS], [_line(name, change, TOTALS[name][1]) for name, change in measured], ""
@@ -178,31 +179,31 @@ class Diff(Tabular):
             yield [self._heading(key, title), *NUMBERS, ""], lines, more
 
     def _heading(self, key: str, kind: str) -> str:
-        """Return a heading such as ``FLOPs by module``, with the phase if the reports have several."""
+        """Return a heading such as ``FLOPs by module``. If a report has several phases, the heading names the phase."""
         has_backward = self.totals["backward FLOPs"] != (None, None)
         return f"{TITLES[key][0]} by {kind}{f', {self.phase}' * has_backward}"
 
     def _groups(self) -> Iterator[tuple[str, Mapping[str, Sequence[DiffRow]], int]]:
-        """Yield the modules grouped by path pattern (``*`` replaces varying numbers), then the operators; each as the kind's
-        name, the groups, and the number of groups to show."""
+        """Yield "module" with the modules grouped by path pattern (``*`` replaces varying numbers), then "operator" with the
+        operators. The last value of each tuple is the number of groups to show."""
         by_pattern = grouped((pattern(row.key), row) for row in self.modules)
         modules = {rows[0].key if rows[0].key and len(rows) == 1 else name: rows for name, rows in by_pattern.items()}
         yield "module", modules, TOP_MODULES
         yield "operator", {row.key: [row] for row in self.operators}, TOP_OPERATORS
 
     def to_html(self, path: Path | None = None, *, title: str = "") -> str | None:
-        """Return both reports side by side as one HTML page, or write it to ``path``. The page opens from disk, loads nothing
-        and runs no script. ``title`` replaces the default heading, the models' names."""
+        """Return both reports side by side as one HTML page, or write the page to ``path``. The page needs no server, loads no
+        other files and runs no script. ``title`` is the page's heading; the default heading has the models' names."""
         from ..render.diff_page import diff_page
 
         return written(diff_page(title, self.a, self.b, *self._compared(), self.provenance), path)
 
     def save(self, path: Path) -> None:
-        """Write the comparison in the format that the suffix of ``path`` names: ``.html`` the page, others the table of the modules."""
+        """Write the comparison to ``path``: as a page for the suffix ``.html``, as a table of the modules for other suffixes."""
         getattr(self, method_for(path))(path)
 
     def _compared(self) -> tuple[list[Compared], dict[str, list[Compared]]]:
-        """Return the totals, and the differences of modules and operators by heading, the largest first."""
+        """Return the totals, and for each heading the differences of modules or operators, the largest difference first."""
         changes = [
             Compared(_line(name, change, TOTALS[name][1]), *change)
             for name, change in self.totals.items()
@@ -220,14 +221,14 @@ class Diff(Tabular):
 
 
 def _changed(groups: Mapping[str, Sequence[DiffRow]], key: str) -> dict[str, Change]:
-    """Return the sums of a quantity for the groups that differ in it, the largest difference first."""
+    """Return, for each group in which the reports differ, the sum of a quantity. The largest difference is first."""
     sums = {name: _sum(group, key) for name, group in groups.items()}
     changed = [name for name in sums if sums[name].difference]
     return {name: sums[name] for name in sorted(changed, key=lambda name: -abs(sums[name].difference or 0))}
 
 
 def diff(a: CountedRun, b: CountedRun, phase: str = "forward") -> Diff:
-    """Compare ``b`` with ``a``: the totals, and modules and operators in one phase."""
+    """Compare the totals of ``b`` and ``a``, and the modules and operators in one phase."""
     changes = {name: Change(total_of(a), total_of(b)) for name, (total_of, _) in TOTALS.items()}
     modules = _diff_rows(_modules(a, phase), _modules(b, phase))
     operators = _diff_rows(_operators(a, phase), _operators(b, phase))
@@ -236,7 +237,7 @@ def diff(a: CountedRun, b: CountedRun, phase: str = "forward") -> Diff:
 
 
 def _heading_line(side: CountedRun) -> str:
-    """Return one report's line: its model, inputs, device, mode and rules."""
+    """Return the line that describes a report: the model, inputs, device, mode and counting rules."""
     run = side.run
     where = " · ".join(filter(None, [run.environment.device, run.environment.mode]))
     incomplete = "   INCOMPLETE, a lower bound" if side.missing else ""
@@ -245,13 +246,13 @@ def _heading_line(side: CountedRun) -> str:
 
 
 Numbers = tuple[float | None, ...]
-"""The quantities of one report, in the order of :class:`Changes`; None means not measured."""
+"""The quantities of one report, in the order of :class:`Changes`. A quantity that was not measured is None."""
 Side = dict[str, tuple[Numbers, Numbers]]
-"""The total and own quantities of each module or operator of one report."""
+"""Maps each module or operator of one report to its total quantities and its own quantities."""
 
 
 def _modules(counted_run: CountedRun, phase: str) -> Side:
-    """Return the quantities of each module's subtree, and the module's own."""
+    """Return the quantities of each module's subtree, and of the module's own operations."""
     peaks = highest(counted_run.run.nodes, phase, lambda node: prefixes(node.path))
     return {
         path: (
@@ -263,7 +264,7 @@ def _modules(counted_run: CountedRun, phase: str) -> Side:
 
 
 def _operators(counted_run: CountedRun, phase: str) -> Side:
-    """Return the quantities of each operator. Its parameters belong to the leaf modules that called it."""
+    """Return the quantities of each operator. An operator's parameters are those of the leaf modules that called the operator."""
     calls, modules = counted_run.run.calls, counted_run.modules(phase)
     leaves = {(c.op, c.path) for c in calls if c.phase in PARTS[phase] and isinstance(c.target, type)}
     params = {
@@ -290,8 +291,8 @@ def _diff_rows(a: Side, b: Side) -> Iterator[DiffRow]:
 
 def _rows(rows: Iterable[DiffRow], key: str, sort_by: str, origin: str) -> Rows[DiffRow]:
     if sort_by not in SORTS:
-        hint = f"; report.diff(other, phase={sort_by!r}) compares that phase" if sort_by in PARTS else ""
-        raise InputError(f"cannot sort by {sort_by!r}: one of {', '.join(map(repr, SORTS))}{hint}")
+        hint = f"; use report.diff(other, phase={sort_by!r}) to compare this phase" if sort_by in PARTS else ""
+        raise InputError(f"cannot sort by {sort_by!r}; expected one of {', '.join(map(repr, SORTS))}{hint}")
     names = [SORTS[sort_by], *(name for name in SORTS.values() if name != SORTS[sort_by])]
     largest_first = sorted(rows, key=lambda row: [-abs(getattr(row.total, name).difference or 0) for name in names])
     columns = [Column(key, key), Column("where", "where")]
@@ -310,14 +311,14 @@ def _cells(key: str, row: DiffRow) -> list[Cells]:
 
 
 def _sum(rows: Iterable[DiffRow], key: str) -> Change:
-    """Sum one of the rows' own quantities; None for a report without any measured value."""
+    """Return the sum of an own quantity over the rows. The sum is None for a report that has no value of this quantity."""
     changes = [getattr(row.own, key) for row in rows]
     sides = ([number for number in side if number is not None] for side in zip(*changes, strict=True))
     return Change(*(sum(side) if side else None for side in sides))
 
 
 def _whereabouts(rows: Sequence[DiffRow]) -> str:
-    """Return how many of the rows are in each report: "only in a", "x3" in both, "x2, x3"; "" for one in each."""
+    """Return how many rows each report has, e.g. "only in a", "x3" (3 in each), or "x2, x3"; "" if each report has 1 row."""
     in_a, in_b = (sum(row.where != absent for row in rows) for absent in (ONLY_B, ONLY_A))
     if not in_a or not in_b:
         return (ONLY_B if in_b else ONLY_A) + (f", x{len(rows)}" if len(rows) > 1 else "")

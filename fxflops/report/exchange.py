@@ -1,6 +1,6 @@
-"""An exchange of texts between the processes of a job, through the store that torch.distributed used for its rendezvous.
+"""Exchange texts between the processes of a job, through the store that torch.distributed created for its rendezvous.
 
-It needs no device and no collective, so a missing process is reported by its rank instead of blocking all the others.
+The exchange needs no device and no collective. A missing process does not block the other processes, but is reported by its rank.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ def rank() -> int:
 
 
 def exchanged(text: str, timeout: float) -> list[str]:
-    """Return the texts of all processes by rank. Every process must call this, equally often.
+    """Return the texts of all processes by rank. Every process must call this function the same number of times.
 
-    Raises DistributedError, in every process that calls this, with the ranks that did not call it within ``timeout``
-    seconds of rank 0; for rank 0 itself, within twice that.
+    Raises DistributedError, in every calling process, if other ranks do not call within ``timeout`` seconds of rank 0. The
+    error lists these ranks. The other ranks wait for rank 0 for twice the ``timeout``.
     """
     if processes() == 1:
         return [text]
     store, own_rank = default_store(), rank()
-    number = store.add(f"{KEYS}/{own_rank}", 1)  # each process counts its own calls
+    number = store.add(f"{KEYS}/{own_rank}", 1)  # the number of this call, counted separately in each process
     call_key = f"{KEYS}/{number}"
     store.set(f"{call_key}/{own_rank}", text)
     if own_rank == 0:
@@ -42,7 +42,7 @@ def exchanged(text: str, timeout: float) -> list[str]:
         texts = [] if missing else [store.get(f"{call_key}/{other}").decode() for other in range(processes())]
         store.set(f"{call_key}/all", json.dumps([_late(missing, timeout, number), texts]))
     elif _missing(store, [f"{call_key}/all"], 2 * timeout):
-        store.delete_key(f"{call_key}/{own_rank}")  # otherwise rank 0 would read this old text if it calls later
+        store.delete_key(f"{call_key}/{own_rank}")  # otherwise a late call of rank 0 would read this old text
         raise DistributedError(_late([0], 2 * timeout, number))
     late, texts = json.loads(store.get(f"{call_key}/all"))
     if late:
@@ -54,23 +54,23 @@ def exchanged(text: str, timeout: float) -> list[str]:
 
 
 def _missing(store: Any, keys: list[str], timeout: float) -> list[int]:
-    """Return the positions of the keys that are not set within ``timeout`` seconds."""
+    """Return the positions of the keys that no process set within ``timeout`` seconds."""
     end, missing = time.monotonic() + timeout, []
     for position, key in enumerate(keys):
         try:
             store.wait([key], timedelta(seconds=max(end - time.monotonic(), 0.01)))
-        except RuntimeError:  # DistStoreError, a timeout
+        except RuntimeError:  # DistStoreError: the wait timed out
             missing.append(position)
     return missing
 
 
 def _late(ranks: Sequence[int], timeout: float, number: int) -> str:
-    """Return the error message about ranks that missed this call of gather(); "" if there are none."""
+    """Return the error message about ranks that did not make this call of gather(); "" if ``ranks`` is empty."""
     if not ranks:
         return ""
     return (
         f"rank {', '.join(map(str, ranks))} of {processes()} did not make call {number} of gather() within {timeout:g} s of "
-        f"rank {rank()}: it raised, ended, or is late\n"
-        "  every process must call report.gather() equally often: calls are matched by number, even after other processes\n"
-        "  gave up, so calling again joins the next call; gather(timeout=...) waits longer"
+        f"rank {rank()}: a missing process raised an error, ended, or is late\n"
+        "  every process must call report.gather() the same number of times: call 2 of a process is matched with call 2 of\n"
+        "  the others, even after a timeout; gather(timeout=...) waits longer"
     )

@@ -1,4 +1,4 @@
-"""The difference between two conventions on one run: the calls that they count differently, and what each counts."""
+"""Explain the difference between two conventions on one run: the calls that the conventions count differently, and how."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ COLUMNS: tuple[tuple[str, str, Kind], ...] = (
     ("flops_b", "{b}", "flops"), ("difference", "difference", "flops"), ("counts_a", "{a} counts", "text"),
     ("counts_b", "{b} counts", "text"),
 )  # fmt: skip
-"""The key, title and kind of each column; ``{a}`` and ``{b}`` are the names of the conventions."""
-ABSENT = "not a call of its own"
+"""The key, title and kind of each column. ``{a}`` and ``{b}`` are placeholders for the names of the conventions."""
+ABSENT = "no separate charge"
 MOST_PLACES = 2
 
 
 class Difference(NamedTuple):
-    """Calls of one op that two conventions count differently: their FLOPs under each, and what each counts.
+    """Calls of one op that two conventions count differently, with the calls' FLOPs under each convention.
 
-    ``paths`` are the modules that made the calls, each once, in run order; ``how_a`` and ``how_b`` describe what each
-    convention counts.
+    ``paths`` are the modules that made the calls, without repetitions, in run order. ``how_a`` and ``how_b`` describe what the
+    conventions count.
     """
 
     op: str
@@ -49,7 +49,7 @@ class Difference(NamedTuple):
 
     @property
     def where(self) -> str:
-        """The paths, with ``*`` for varying numbers: ``layer*.*.bn1``; the root is ``(root)``."""
+        """The modules' paths, with ``*`` for varying numbers, e.g. ``layer*.*.bn1``. The root module is shown as ``(root)``."""
         by_pattern = grouped((pattern(path), path) for path in self.paths)
         places = [name if len(paths) > 1 else paths[0] or name for name, paths in by_pattern.items()]
         more = len(places) - MOST_PLACES
@@ -58,11 +58,11 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Explanation(Tabular):
-    """The difference between the totals of conventions ``a`` and ``b``: a table, the largest difference first.
+    """A table of the differences between the totals of conventions ``a`` and ``b``. The largest difference is first.
 
-    The differences of all rows add up to ``total_b - total_a``; ``same`` is the FLOPs of the other calls, which both
-    conventions count identically. ``missing_a`` and ``missing_b`` list the ops that a convention cannot count, with their numbers of
-    calls; that convention's total is then a lower bound.
+    The differences of all rows add up to ``total_b - total_a``. ``same`` is the FLOPs of all other calls, which both conventions
+    count identically. ``missing_a`` and ``missing_b`` have the ops that convention ``a`` or ``b`` cannot count, with the numbers of
+    calls. The total of a convention with missing ops is a lower bound.
     """
 
     a: str
@@ -102,19 +102,19 @@ class Explanation(Tabular):
         return top, cells_table(self.table.columns, self._brief(), None) if self.rows else "", *bottom
 
     def _around(self) -> list[str]:
-        """Return the line above the table, followed by the lines below it."""
+        """Return the line above the table, followed by the lines below the table."""
         bound_a, bound_b = (">= " if missing else "" for missing in (self.missing_a, self.missing_b))
         totals = f"{self.a} {bound_a}{self.total_a:,}   {self.b} {bound_b}{self.total_b:,}   {self.total_b - self.total_a:+,}"
         in_macs = [name for name in (self.a, self.b) if name in IN_MACS]
         if in_macs:
             totals += "   in MACs" if len(in_macs) == 2 else f"   {in_macs[0]} counts MACs, the other counts FLOPs"
-        same = f"equal under both: {readable(self.same)}" if self.rows else "both count every call alike"
+        same = f"equal under both: {readable(self.same)}" if self.rows else "both conventions count every call the same"
         if not self.rows and (self.missing_a or self.missing_b):
-            same = "both count all other calls alike"
+            same = "both conventions count all other calls the same"
         return [totals, same, *self._not_counted()]
 
     def _not_counted(self) -> Iterator[str]:
-        """Yield a line of the ops not counted: one line for both conventions if they agree, else one each."""
+        """Yield a line with the ops that are not counted. If the conventions differ in these ops, yield a line per convention."""
         if self.missing_a == self.missing_b:
             sides = [("", self.missing_a)]
         else:
@@ -138,9 +138,9 @@ class Explanation(Tabular):
 
 
 def explain(a: CountedRun, b: CountedRun, phase: str) -> Explanation:
-    """Compare two counts of the same run, in one phase."""
+    """Compare the counts of the same run under two conventions, in one phase."""
     counted_a, counted_b = ([each for each in side.counted if each.call.phase in PARTS[phase]] for side in (a, b))
-    # Both lists start with the run's calls; module charges follow, which may differ between the two.
+    # Both lists start with the run's calls. Module charges follow; these may be different in the two lists.
     calls = sum(call.phase in PARTS[phase] for call in a.run.calls)
     groups: dict[tuple[str, str, str], list[tuple[str, int, int]]] = {}
     for one, other in _pairs(counted_a, counted_b, calls):
@@ -163,7 +163,7 @@ def explain(a: CountedRun, b: CountedRun, phase: str) -> Explanation:
 
 
 def _pairs(a: Sequence[Counted], b: Sequence[Counted], calls: int) -> Iterator[tuple[Counted | None, Counted | None]]:
-    """Yield the two counts of each call, then of each module charge: None if a convention does not charge the module."""
+    """Yield both counts of each call, then both counts of each module charge. A count is None if a convention does not charge the module."""
     yield from zip(a[:calls], b[:calls], strict=True)
     left, right = (dict(_numbered(counted[calls:])) for counted in (a, b))
     for key in dict.fromkeys([*left, *right]):
@@ -171,7 +171,7 @@ def _pairs(a: Sequence[Counted], b: Sequence[Counted], calls: int) -> Iterator[t
 
 
 def _numbered(extra: Iterable[Counted]) -> Iterator[tuple[object, Counted]]:
-    """Yield each module charge with a key: its module, its class, and its number among charges with both the same."""
+    """Yield each module charge with a key: the module's path, the module's class, and a running number."""
     seen: Counter[object] = Counter()
     for each in extra:
         key = each.call.path, each.call.target
@@ -180,10 +180,10 @@ def _numbered(extra: Iterable[Counted]) -> Iterator[tuple[object, Counted]]:
 
 
 def _how(each: Counted) -> str:
-    """Return a description of what is counted; "not counted" for a call whose formula gives 0."""
+    """Return a description of what the convention counts for a call; "not counted" if the formula returns 0."""
     return each.how if each.flops or each.missing or isinstance(each.rule, str) else NOT_COUNTED
 
 
 def _brief(how: str) -> str:
-    """Return the text before the first semicolon."""
+    """Return the part of a description before the first semicolon."""
     return how.partition("; ")[0].replace("``", "")

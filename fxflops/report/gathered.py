@@ -1,4 +1,4 @@
-"""One report over all processes: what each computes, holds and sends, with sums and imbalance; and one process's collectives."""
+"""Combine the reports of all processes: what each process computes, stores and sends, the sums, and the imbalance."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from ..render.exports import MOST_SHOWN, Cells, Table, Tabular
 from ..render.files import Path, written
 
 LEAST_REPEATED = 0.05
-"""Repeated work is only shown above this share of the needed work: adding partial sums together repeats less."""
+"""A smaller share of repeated work is not shown: the additions that combine the processes' partial sums cause a small share."""
 WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
-"""The attributes in which DistributedDataParallel, torch.compile, FSDP and its checkpoint wrapper store the wrapped module."""
+"""The attributes in which DistributedDataParallel, torch.compile, FSDP and the checkpoint wrapper store the wrapped module."""
 OPTIMIZER = "(optimizer)"
 QUANTITIES = (
     Column("macs", "MACs", "flops"),
@@ -36,9 +36,12 @@ QUANTITIES = (
 
 
 class RankRow(NamedTuple):
-    """One process: MACs and FLOPs of all phases, the parameters that it holds (``sharded``: those that are shards of larger
-    tensors), bytes at its peak, bytes sent and received, and seconds of the profiled block, or of forward and backward. None
-    if unknown."""
+    """The quantities of one process. An unknown quantity is None.
+
+    ``macs`` and ``flops`` are sums over all phases. ``params`` is the number of parameters that the process stores; ``sharded`` is
+    the number of these parameters that are shards of larger tensors. ``memory`` is the peak in bytes. ``sent`` and ``received`` are bytes. ``seconds`` is
+    the time of the profiled block, or of forward and backward.
+    """
 
     macs: int
     flops: int
@@ -51,8 +54,10 @@ class RankRow(NamedTuple):
 
 
 class WorkRow(NamedTuple):
-    """The FLOPs of one module's own calls, over all processes and phases. ``needed`` is what one process would compute for
-    the same work; ``repeated`` is the rest, computed more than once by several processes."""
+    """The FLOPs of one module's own calls, over all processes and phases.
+
+    ``needed`` is the FLOPs of the same work in a single process. ``repeated`` is the rest, which several processes compute again.
+    """
 
     flops: int
     needed: int
@@ -70,12 +75,12 @@ WORK = (
 
 @dataclass(frozen=True, repr=False)
 class GatheredReport(Tabular):
-    """The reports of all processes of a group; the ``to_*`` methods export the ``table`` of the processes.
+    """The combined reports of all processes. The ``to_*`` methods export ``table``, which has a row for each process.
 
-    ``ranks`` has a row for each process, in rank order. ``complete`` is True if all reports are complete. ``modules`` compares
-    each module's FLOPs, and the optimizer's as "(optimizer)", with a one-process report of the same work; None without such a
-    report. Its paths omit wrappers such as DistributedDataParallel. ``memory`` has each process's bytes at the peak by category;
-    ``provenance`` comes from rank 0's report.
+    ``ranks`` has a row for each process, in rank order. ``complete`` is True if all reports are complete. ``modules`` is None
+    unless ``gather`` got a report of the same work in one process; then ``modules`` compares each module's FLOPs with this
+    report. The optimizer is the entry "(optimizer)". The paths in ``modules`` omit wrappers such as DistributedDataParallel. ``memory`` has the bytes at each process's
+    peak by category. ``provenance`` is from rank 0's report.
     """
 
     model: str
@@ -88,17 +93,17 @@ class GatheredReport(Tabular):
 
     @cached_property
     def sum(self) -> RankRow:
-        """The sum of each quantity over the processes; None if any value is unknown."""
+        """The sum of each quantity over the processes; None if the value of a process is unknown."""
         return RankRow._make(map(known_sum, zip(*self.ranks, strict=True)))
 
     @cached_property
     def max(self) -> RankRow:
-        """The largest value of each quantity; None if any value is unknown."""
+        """The largest value of each quantity over the processes; None if the value of a process is unknown."""
         return RankRow._make(None if None in column else max(column) for column in zip(*self.ranks, strict=True))
 
     @cached_property
     def imbalance(self) -> Mapping[str, float]:
-        """The largest value divided by the mean, for each known quantity; 1 if all processes are equal."""
+        """For each known quantity, the largest value divided by the mean over the processes; 1 if all processes have the same value."""
         columns = zip(RankRow._fields, zip(*self.ranks, strict=True), strict=True)
         measured = {name: column for name, column in columns if None not in column and any(column)}
         return {name: max(column) / statistics.fmean(column) for name, column in measured.items()}
@@ -112,7 +117,7 @@ class GatheredReport(Tabular):
 
     @property
     def table(self) -> Table:
-        """One row per process; the last columns are the bytes at the peak by category."""
+        """A table with one row per process. The last columns are the bytes at the process's peak by category."""
         names = [*dict.fromkeys(name for memory in self.memory for name, nbytes in memory.items() if nbytes)]
         categories = [[memory.get(name, 0) for name in names] for memory in self.memory] or [[]] * len(self.ranks)
         columns = Column("rank", "rank", "number"), *QUANTITIES, *held_columns(names)
@@ -122,8 +127,8 @@ class GatheredReport(Tabular):
         return Table("ranks", columns, rows, provenance=self.provenance)
 
     def to_html(self, path: Path | None = None, *, title: str = "") -> str | None:
-        """Return one HTML page with a bar for each process, or write it to ``path``. The page opens from disk, loads
-        nothing and runs no script. ``title`` replaces the default heading, the model's class."""
+        """Return one HTML page with a bar for each process, or write the page to ``path``. The page needs no server, loads no
+        other files and runs no script. ``title`` is the page's heading; the default heading has the model's class."""
         from ..render.ranks_page import RankFigures, ranks_page
 
         ranks = [
@@ -149,13 +154,13 @@ class GatheredReport(Tabular):
 
     @cached_property
     def _repeated(self) -> dict[str, int]:
-        """The FLOPs that several processes repeat, by module."""
+        """The FLOPs that more than one process computes, by module."""
         rows = (self.modules or {}).items()
         return {path or ROOT: row.repeated for path, row in rows if row.repeated > LEAST_REPEATED * row.needed}
 
     @cached_property
     def _unmatched(self) -> str:
-        """Why the repeated work is unknown: no module is in both reports; "" if at least one is."""
+        """The reason why the repeated work is unknown: no module is in both reports. "" if at least one module is in both reports."""
         rows = self.modules or {}
         rows = {path: row for path, row in rows.items() if path not in ("", OPTIMIZER)} or rows
         if not rows or any(row.needed and row.flops for row in rows.values()):
@@ -164,7 +169,9 @@ class GatheredReport(Tabular):
         paths_of_whole, paths_of_ranks = (
             ", ".join(paths[:3]) + (" ..." if paths[3:] else "") or ROOT for paths in sides
         )
-        return f"unknown, as whole and the ranks share no module: it has {paths_of_whole}, they have {paths_of_ranks}"
+        return (
+            f"unknown: whole and the ranks have no module in common (whole: {paths_of_whole}; ranks: {paths_of_ranks})"
+        )
 
     def _pieces(self) -> Iterator[str | Table]:
         yield f"{self._title}{'' if self.complete else ', INCOMPLETE'}"
@@ -212,7 +219,7 @@ def collective_table(counted_run: CountedRun) -> Table:
 
 
 def gathered(counted_run: CountedRun, whole: CountedRun | None, timeout: float) -> GatheredReport:
-    """Exchange the data of all processes; see :meth:`~fxflops.report.report.Report.gather`."""
+    """Exchange data with all processes and return the combined report; see :meth:`~fxflops.report.report.Report.gather`."""
     from .exchange import exchanged
 
     texts = exchanged(json.dumps(_figures(counted_run)), timeout)
@@ -221,8 +228,8 @@ def gathered(counted_run: CountedRun, whole: CountedRun | None, timeout: float) 
     for rank, figures in enumerate(figures_by_rank):
         first_rank.setdefault(figures["made_by"], rank)
     if len(first_rank) > 1:
-        functions = ", ".join(f"of {name}() on rank {rank}" for name, rank in first_rank.items())
-        raise InputError(f"reports of different functions cannot be gathered: {functions}")
+        functions = ", ".join(f"{name}() on rank {rank}" for name, rank in first_rank.items())
+        raise InputError(f"cannot gather reports from different functions: {functions}")
     work = None if whole is None else _work([figures["modules"] for figures in figures_by_rank], _flops(whole))
     return GatheredReport(
         counted_run.run.model,
@@ -236,7 +243,7 @@ def gathered(counted_run: CountedRun, whole: CountedRun | None, timeout: float) 
 
 
 def _figures(counted_run: CountedRun) -> dict[str, Any]:
-    """Return the JSON data that this process shares with the others."""
+    """Return the JSON data that this process sends to the other processes."""
     run, rows = counted_run.run, collectives(counted_run.counted)
     made_by = "profile" if run.instruments is not None else "count" if run.latency is None else "analyze"
     return {
@@ -268,7 +275,7 @@ def _row_of(counted_run: CountedRun, rows: Sequence[Collective]) -> RankRow:
 
 
 def _flops(counted_run: CountedRun) -> dict[str, int]:
-    """Return the FLOPs of each module's own calls, by path without wrappers; the optimizer's FLOPs are one extra entry."""
+    """Return the FLOPs of each module's own calls, by the module's path without wrappers. The optimizer has an extra entry."""
     flops: dict[str, int] = {}
     for each in counted_run.counted:
         path = ".".join(name for name in each.call.path.split(".") if name not in WRAPPERS)
@@ -278,7 +285,7 @@ def _flops(counted_run: CountedRun) -> dict[str, int]:
 
 
 def _work(flops_by_rank: Sequence[Mapping[str, int]], whole: Mapping[str, int]) -> dict[str, WorkRow]:
-    """Return each module's FLOPs on all ranks, compared with one process that does the same work."""
+    """Compare each module's FLOPs on all ranks with the module's FLOPs in one process that does the same work."""
     paths = dict.fromkeys([*whole, *(path for rank in flops_by_rank for path in rank)])
     sums = {path: sum(rank.get(path, 0) for rank in flops_by_rank) for path in paths}
     return {path: WorkRow(flops, whole.get(path, 0), flops - whole.get(path, 0)) for path, flops in sums.items()}

@@ -1,4 +1,4 @@
-"""The nodes of a report's graph with their costs, as plain data for renderers and exports."""
+"""Convert the nodes of a report's graph to plain data with costs, for renderers and exports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COSTS = {
     "flops": ("FLOPs", units.count), "macs": ("MACs", units.count), "time": ("time", units.seconds),
     "memory": ("memory at the peak", units.size),
 }  # fmt: skip
-"""The costs of a node: each with its display name and the function that formats it."""
+"""Maps each cost of a node to its display name and the function that formats the cost."""
 KINDS = {"placeholder": "input", "call_module": "module", "output": "output"}
 
 
@@ -26,7 +26,7 @@ def graph_nodes(counted_run: CountedRun) -> list[GraphNode]:
     nodes = counted_run.run.nodes
     if not nodes:
         raise InputError(
-            "this report has no graph; analyze() makes one: fxflops.analyze(model, args, repeats=0) does not time it"
+            "this report has no graph: use fxflops.analyze(model, args), or analyze(model, args, repeats=0) to skip the timing"
         )
     used = {name for node in nodes for name in node.inputs}
     left_out = {node.name for node in nodes if node.opcode == "placeholder" and node.name not in used}
@@ -43,17 +43,17 @@ def graph_nodes(counted_run: CountedRun) -> list[GraphNode]:
 
 
 def costed_nodes(counted_run: CountedRun, by: str) -> list[GraphNode]:
-    """Return :func:`graph_nodes`. Raises InputError if there is no cost ``by``, or it was not measured."""
+    """Return the result of :func:`graph_nodes`. Raises InputError if the cost ``by`` is unknown or was not measured."""
     if by not in COSTS:
-        raise InputError(f"unknown by={by!r}: one of {', '.join(map(repr, COSTS))}")
+        raise InputError(f"unknown by={by!r}; expected one of {', '.join(map(repr, COSTS))}")
     nodes = graph_nodes(counted_run)
     if not any(by in node.costs for node in nodes):
-        raise InputError(f"by={by!r}: it was not measured in this run")
+        raise InputError(f"by={by!r}: this run did not measure this cost")
     return nodes
 
 
 def _is_query(node: Node, queries: set[str]) -> bool:
-    """Return whether a node only reads tensor metadata, such as a size, or computes with such values."""
+    """Return whether a node only reads a tensor's metadata, such as the size, or computes with metadata that other nodes read."""
     if node.calls or node.opcode in KINDS:
         return False
     return node.opcode == "call_method" or node.function == "getattr" or queries.issuperset(node.inputs)

@@ -1,4 +1,4 @@
-"""A report in HTML: the data for :mod:`fxflops.render.page`, and the block for notebooks."""
+"""Make the data for a report's HTML page (:mod:`fxflops.render.page`), and the HTML block that notebooks show."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ CALLS = (
 SIZES = (("flops", "FLOPs", "count"), ("macs", "MACs", "count"), ("time", "time", "s"))
 PARAMS, MEMORY = Metric("params", "params", "count"), Metric("memory", "memory at the peak", "B")
 SHOWN_AS = {"gradient": "forward"}
-"""Phases that the page shows as part of another: gradients computed inside the forward belong to it."""
+"""Phases that the page shows as part of another phase. Gradients computed inside the forward are shown as forward."""
 PICTURED = "flops"
-"""The cost by which the page colours the graph."""
+"""The cost that determines the colours of the page's graph."""
 BY_KIND = ("optimizer", "cache")
 ONE_ROW = ("params", "buffers", "gradients", *BY_KIND)
-"""Memory categories with many tensors: the page sums up each in one row, optimizer state and caches in one row per kind."""
+"""Memory categories with many tensors. The page has one row per category, or for optimizer state and caches, one row per kind."""
 
 
 def notebook(counted: Sequence[Counted], summary: Summary) -> str:
@@ -55,9 +55,9 @@ def page_of(
     why: str,
     title: str = "",
 ) -> Page:
-    """Return the data of the page. ``rooflines`` are by phase; if there are none, ``why`` is the reason."""
+    """Return the data of the page. ``rooflines`` has a roofline for each phase. If there are no rooflines, ``why`` is the reason."""
     run, counted = counted_run.run, counted_run.counted
-    # Without any calls the page still has one tab, an empty forward.
+    # A run without calls still has one tab, an empty forward.
     phases = [phase for phase in counted_run.phases if phase not in SHOWN_AS]
     modules = {phase: counted_run.modules(phase) for phase in phases or PHASES[:1]}
     metrics, tiles = _tiles(counted_run, modules, summary.root)
@@ -81,7 +81,7 @@ def page_of(
 
 
 def _calls(counted: Iterable[Counted], rooflines: Mapping[str, Roofline]) -> list[Op]:
-    """Return every call with its roofline figures."""
+    """Return every call, with its roofline bound if its phase has a roofline."""
     bounds = {phase: iter(roofline.rows) for phase, roofline in rooflines.items()}
     calls, shapes = [], per_operation(_shapes)
     for each in counted:
@@ -106,7 +106,7 @@ def _shapes(counted: Counted) -> str:
 def _tiles(
     counted_run: CountedRun, modules: Mapping[str, Mapping[str, ModuleRow]], tree: TreeRow
 ) -> tuple[list[Metric], list[Tile]]:
-    """Return the tiles of the treemap, and the metrics that can size them, i.e. that are not 0 everywhere."""
+    """Return the tiles of the treemap, and the metrics that can determine the tiles' sizes: those that are not 0 for all tiles."""
     first = next(iter(modules.values()))
     own: dict[str, dict[str, float]] = {path: {PARAMS.name: row.own_params or 0} for path, row in first.items()}
     for phase, rows in modules.items():
@@ -118,7 +118,7 @@ def _tiles(
     metrics = [metric for metric in [*metrics, PARAMS, MEMORY] if metric.name in used]
     for phase, rows in modules.items():
         for name, total in _values(rows[""].total, phase).items():
-            # Calls outside every listed module. Rounding leaves a tiny rest of the seconds even if there are none.
+            # The rest is for calls outside every listed module. Without such calls, rounding can leave a tiny rest of the seconds.
             rest = total - sum(values.get(name, 0) for values in own.values())
             if rest > 1e-9:
                 elsewhere.setdefault("(elsewhere)", {})[name] = rest
@@ -133,13 +133,15 @@ def _nested_tiles(
     peaks: Mapping[str, int | None],
     ops: Mapping[str, list[str]],
 ) -> list[Tile]:
-    """Return a tile for each module, and an "(own)" tile for the own operations of a module with children; parents first."""
-    # The innermost listed module around each module; None around the root.
+    """Return a tile for each module, parents first. A module with children also has an "(own)" tile for its own operations."""
+    # The parent of each module is the innermost listed module around it; the root's parent is None.
     parents = {path: next((p for p in [*prefixes(path)][-2::-1] if p in rows), None) for path in rows}
     holders = set(parents.values())
     place: dict[str | None, int | None] = {None: None}
     tiles: list[Tile] = []
-    for path in sorted(rows, key=lambda path: path.count(".") + bool(path)):  # stable: siblings stay in run order
+    for path in sorted(
+        rows, key=lambda path: path.count(".") + bool(path)
+    ):  # the sort is stable, so siblings stay in run order
         row, parent = rows[path], parents[path]
         place[path] = len(tiles)
         name = path.removeprefix(f"{parent}." if parent else "")
@@ -164,10 +166,10 @@ def _values(sums: Sums, phase: str) -> dict[str, float]:
 
 
 def _memory_by_module(run: Run, own: Mapping[str, dict[str, float]]) -> dict[str, dict[str, float]]:
-    """Add to each module in ``own`` the bytes that it allocated and that are alive at the peak, and its parameters' bytes.
+    """Add to each module in ``own`` the bytes that the module allocated and that are alive at the peak, and its parameters' bytes.
 
-    Return the bytes that no module allocated, by category. They include the parameters if these have several dtypes or are
-    partly unallocated: then the bytes of a module's parameters do not follow from their number.
+    Return the bytes that no module allocated, by category. If parameters have several dtypes or are partly unallocated, a
+    module's number of parameters does not determine their bytes. Then all parameters are part of the returned bytes.
     """
     params = run.params or NO_PARAMS
     # True if all parameters have the same number of bytes per element and are alive at the peak.
@@ -185,7 +187,7 @@ def _memory_by_module(run: Run, own: Mapping[str, dict[str, float]]) -> dict[str
 
 
 def _ops_by_cost(counted: Iterable[Counted]) -> dict[str, list[str]]:
-    """Return the operators called directly in each module: forward operators first, then by FLOPs, then by time."""
+    """Return the operators called directly in each module, sorted: forward operators first, then by FLOPs, then by time."""
     costs: dict[str, dict[str, tuple[bool, int, float]]] = {}
     for each in counted:
         if each.flops or each.call.seconds or each.cost is None:
@@ -197,10 +199,10 @@ def _ops_by_cost(counted: Iterable[Counted]) -> dict[str, list[str]]:
 
 
 def _memory(run: Run) -> MemoryTimeline:
-    """Return the memory over the run; tensors of a category in :data:`ONE_ROW` are summed up."""
+    """Return the memory over the run. The tensors of a category in :data:`ONE_ROW` are combined into one row."""
     tensors = run.history.at_peak
     owners = [Owner(t.category, t.path, t.op, repr(t.spec), t.bytes) for t in tensors if t.category not in ONE_ROW]
-    # Optimizer state and caches have one row per kind: "exp_avg", "keys".
+    # Optimizer state and caches have one row per kind, e.g. "exp_avg" or "keys".
     sizes_by_kind = grouped(
         ((t.category, t.name.rpartition(".")[2] if t.category in BY_KIND else ""), t.bytes)
         for t in tensors
@@ -211,7 +213,7 @@ def _memory(run: Run) -> MemoryTimeline:
     ]
     other = run.memory.get("other", 0)
     if other > 0:
-        owners.append(Owner("other", "", "", "held by the allocator", other, 0))
+        owners.append(Owner("other", "", "", "other memory of the allocator", other, 0))
     owners.sort(key=lambda owner: -owner.bytes)
     return MemoryTimeline(run.history.timeline, run.peak or 0, run.memory.at, owners, run.memory.source)
 

@@ -1,9 +1,9 @@
-"""A run's memory as a snapshot of torch's CUDA allocator, for torch.cuda._memory_viz and pytorch.org/memory_viz.
+"""Write a run's memory as a snapshot of torch's CUDA allocator, for torch.cuda._memory_viz and pytorch.org/memory_viz.
 
-The format: :func:`torch.cuda.memory._snapshot`. Addresses and segments are simulated: CUDA's caching allocator with default
-settings, on an empty device (:class:`~fxflops.prediction.CachingAllocator`). As in a recording, events have the requested bytes
-and blocks the allocated bytes. Our extra key "provenance" says where the figures come from; viewers ignore keys that they
-do not know.
+The format is that of :func:`torch.cuda.memory._snapshot`. Addresses and segments are simulated for CUDA's caching allocator with
+default settings on an empty device (:class:`~fxflops.prediction.CachingAllocator`). As in a recorded snapshot, events have the
+requested bytes, and blocks have the allocated bytes. The extra key "provenance" says where the numbers are from; viewers ignore
+unknown keys.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from ..records import PHASES, prefixes
 
 Event = dict[str, Any]
 UNKNOWN: Event = {"action": "snapshot", "addr": 0, "size": 0, "stream": 0, "frames": [], "category": "unknown"}
-"""The end of the trace. It declares the category "unknown", which the viewer of torch 2.14 needs but fails to add itself."""
+"""The last event of the trace. The event declares the category "unknown", which torch 2.14's viewer needs but does not declare."""
 
 
 def memory_snapshot(counted_run: CountedRun) -> dict[str, Any]:
-    """Return every allocation of the run, in order, and the storages alive at its end.
+    """Return a snapshot with every allocation of the run, in order, and the storages alive at the end of the run.
 
-    The frames of an allocation are the operation that made it (or the tensor's name, if it was alive before the run), and
-    the modules around it. Raises InputError if the report does not hold single allocations.
+    The frames of an allocation are the operation that allocated the tensor, and the modules around this operation. For a tensor
+    that was alive before the run, a frame has the tensor's name. Raises InputError if the report does not store single allocations.
     """
     history = counted_run.run.history
     if not isinstance(history, History):
         raise InputError(
-            "this report does not hold single allocations, only the memory after each call and the tensors at the peak: "
-            "write the snapshot from the report that count(), analyze() or profile() returned, not from one read from a file"
+            "this report does not contain single allocations, e.g. because it was read from a file: "
+            "write the snapshot from the report that count(), analyze() or profile() returned"
         )
     trace: list[Event] = []
     alive: dict[int, Event] = {}
@@ -39,7 +39,7 @@ def memory_snapshot(counted_run: CountedRun) -> dict[str, Any]:
     for storage, tensor in history.each_change():
         before = alive.pop(storage, None)
         size = tensor.bytes
-        if before is not None:  # freed or resized; a resize frees and allocates again
+        if before is not None:  # freed or resized; a resize is a free followed by an allocation
             size += before["size"]
             allocator.free(before["addr"])
             trace += [{**before, "action": action} for action in ("free_requested", "free_completed")]
@@ -60,7 +60,7 @@ def memory_snapshot(counted_run: CountedRun) -> dict[str, Any]:
 
 
 class _Allocator(CachingAllocator):
-    """An allocator that records which segments it took from the driver, and for which allocation."""
+    """An allocator that records the segments taken from the driver, and the allocation for which a segment was taken."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,14 +73,14 @@ class _Allocator(CachingAllocator):
         return address
 
     def taken_segments(self, frames: list[Event]) -> list[tuple[int, int]]:
-        """Return address and bytes of the segments taken since the last call, and assign ``frames`` to them."""
+        """Return the address and bytes of each segment taken since the last call. Assign ``frames`` to these segments."""
         taken, self._taken = self._taken, []
         self.frames.update((address, frames) for address, _ in taken)
         return taken
 
 
 def _frames(counted_run: CountedRun, tensor: LiveTensor) -> list[Event]:
-    """Return the frames of an allocation, innermost first; the viewer shows them as files and functions."""
+    """Return the frames of an allocation, innermost first. The viewer shows a frame as a file and a function."""
     modules = counted_run.modules(PHASES[0])
     frames = [(tensor.category, f"{tensor.op or tensor.name} {tensor.spec!r}".strip())]
     for path in [*prefixes(tensor.path)][::-1]:
@@ -90,7 +90,7 @@ def _frames(counted_run: CountedRun, tensor: LiveTensor) -> list[Event]:
 
 
 def _segment(segment: Segment, frames: list[Event], alive: dict[int, Event]) -> Event:
-    """Return a segment with its blocks; ``alive`` has the allocations alive at the end, by address."""
+    """Return a segment with its blocks. ``alive`` has the allocations that are alive at the end of the run, by address."""
     blocks = [
         {
             "size": block.bytes,

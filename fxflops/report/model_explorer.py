@@ -1,6 +1,6 @@
-"""A report's graph, and the costs of its nodes, for Google's Model Explorer.
+"""Write a report's graph and the costs of its nodes for Google's Model Explorer.
 
-The formats: ``graph_builder.py`` and ``node_data_builder.py`` of the package ``ai-edge-model-explorer``.
+The formats are defined in ``graph_builder.py`` and ``node_data_builder.py`` of the package ``ai-edge-model-explorer``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ GRADIENT = ({"stop": 0, "bgColor": "#ffffff"}, {"stop": 1, "bgColor": "#e8590c"}
 
 
 def graph(counted_run: CountedRun) -> dict[str, Any]:
-    """Return a collection of one graph, with a node for each call and a layer for each module."""
+    """Return a graph collection with one graph. The graph has a node for each call and a layer for each module."""
     modules = counted_run.modules(PHASES[0])
     nodes = graph_nodes(counted_run)
     groups = {
@@ -27,18 +27,18 @@ def graph(counted_run: CountedRun) -> dict[str, Any]:
         | ({} if row.total.seconds is None else {"time": units.seconds(row.total.seconds)})
         for path, row in modules.items()
     }
-    groups.setdefault("", {})["provenance"] = plain(counted_run.provenance)  # "" is the graph as a whole
+    groups.setdefault("", {})["provenance"] = plain(counted_run.provenance)  # "" stands for the whole graph
     name = plain(counted_run.run.model)
     data = [_node(node, modules[node.path].cls if node.path in modules else "") for node in nodes]
     return {"label": name, "graphs": [{"id": name, "nodes": data, "groupNodeAttributes": groups}]}
 
 
 def node_data(counted_run: CountedRun, by: str) -> dict[str, Any]:
-    """Return each node's value of ``by``, with the colours of the gradient. Raises InputError if it was not measured."""
+    """Return each node's cost ``by``, and the colours from the lowest to the highest cost. Raises InputError if the cost was not measured."""
     values = {node.name: node.costs[by] for node in costed_nodes(counted_run, by) if by in node.costs}
     results = {name: {"value": value} for name, value in values.items()}
     data = {"name": COSTS[by][0], "results": results, "gradient": list(GRADIENT)}
-    # "provenance" is our own key: the viewer ignores keys that it does not know.
+    # "provenance" is fxflops's own key; the viewer ignores unknown keys.
     return {plain(counted_run.run.model): {**data, "provenance": counted_run.provenance}}
 
 
@@ -60,5 +60,5 @@ def _node(node: GraphNode, cls: str) -> dict[str, Any]:
 
 
 def _layer(path: str) -> str:
-    """Return the path of a module as a namespace."""
+    """Return the path of a module as a namespace of Model Explorer, with ``/`` between names."""
     return plain(path).replace("/", "∕").replace(".", "/")

@@ -1,4 +1,4 @@
-"""The result of ``fxflops.summary``: a model's modules with their shapes, and below them the figures of the run."""
+"""The result of ``fxflops.summary``: a tree of the model's modules with shapes, and below the tree the report's summary."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from .report import Report
 from .views import Tree
 
 DEPTH, COLUMNS = 3, ("inputs", "output", "params", "macs")
-"""The default levels and columns of the tree."""
+"""The default number of levels and the default columns of the tree."""
 
 OF_TORCHINFO = {"trainable_params": "params.trainable"}
-"""The attribute of a report for each name in torchinfo's statistics."""
+"""Maps names in torchinfo's statistics to attributes of a report."""
 AS_TORCHINFO = "fxflops.adapters.torchinfo.summary returns torchinfo's statistics"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ModelSummary(View):
-    """The module tree with shapes above the summary of the run. ``report`` is the :class:`Report` behind both.
+    """The module tree with shapes, and below the tree the summary of the run. Both are computed from the :class:`Report` ``report``.
 
-    The report's figures are attributes here too: ``total_macs``, ``total_params``, and torchinfo's name ``trainable_params``.
+    A ModelSummary also has the report's attributes, e.g. ``total_macs`` and ``total_params``, and torchinfo's ``trainable_params``.
     """
 
     report: Report
@@ -31,18 +31,18 @@ class ModelSummary(View):
 
     @property
     def total_mult_adds(self) -> int:
-        """torchinfo's ``total_mult_adds``, which is not the number of MACs: see ``report.explain("torchinfo")``."""
+        """torchinfo's ``total_mult_adds``, which differs from the number of MACs. ``report.explain("torchinfo")`` shows why."""
         return self.report.recount("torchinfo").total_flops
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("_") and (name in OF_TORCHINFO or not callable(getattr(Report, name, len))):
             return attrgetter(OF_TORCHINFO.get(name, name))(self.report)
         parts = [f".{part}.{name}" for part, kind in (("report", Report), ("tree", Tree)) if hasattr(kind, name)]
-        where = f": {' and '.join(parts)} {'do' if len(parts) > 1 else 'does'}" if parts else f"; {AS_TORCHINFO}"
+        where = f": use {' or '.join(parts)}" if parts else f"; {AS_TORCHINFO}"
         raise AttributeError(f"a ModelSummary has no {name}{where}", name=name, obj=self)
 
     def __getitem__(self, path: str) -> ModuleRow:
-        """Return the row of the module at this path, as the report does."""
+        """Return the report's row for the module at this path."""
         return self.report[path]
 
     def _text(self) -> str:

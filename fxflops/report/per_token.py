@@ -1,4 +1,4 @@
-"""The cost per token: the sums of a language model's run, divided by its number of input tokens."""
+"""Compute the cost per token: the sums over a language model's run, divided by the number of input tokens."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from ..errors import InputError, of_kind
 from ..records import Scope, Spec
 
 TOKENS = "input_ids", "decoder_input_ids"
-"""The arguments through which transformers models take tokens."""
+"""The names of the arguments that contain the tokens of a transformers model."""
 EXPERTS_PATH = re.compile(r"(^|\.)experts(\.|$)")
-"""Matches the path of a module of experts."""
+"""Matches the path of a module that contains experts."""
 
 
 class PerToken(NamedTuple):
-    """The cost per token, averaged over ``tokens``. ``training_flops`` include forward and backward; they and ``seconds``
-    are None if they were not counted or timed."""
+    """The cost per token, averaged over ``tokens``.
+
+    ``training_flops`` are FLOPs of forward and backward; None if no backward was counted. ``seconds`` is None if nothing was timed.
+    """
 
     tokens: int
     flops: float
@@ -28,7 +30,7 @@ class PerToken(NamedTuple):
 
 
 def per_token(counted_run: CountedRun, tokens: int | None) -> PerToken:
-    """Return the sums of a run divided by ``tokens``; by default the number of tokens passed to the model's calls.
+    """Return the sums of a run divided by ``tokens``. The default is the number of tokens passed to the model's calls.
 
     Raises InputError if ``tokens`` is not an int above 0, or if no integers were passed to the model.
     """
@@ -37,10 +39,10 @@ def per_token(counted_run: CountedRun, tokens: int | None) -> PerToken:
         tokens = sum(_tokens(scope) for scope in run.scopes if not scope.path)
         if not tokens:
             raise InputError(
-                f"{run.model} was given no tokens (integers): pass their number, report.per_token(tokens=...)"
+                f"{run.model} got no tokens (integers) as input: pass the number of tokens, report.per_token(tokens=...)"
             )
     elif not isinstance(tokens, int) or tokens < 1:
-        raise of_kind(InputError(f"tokens={tokens!r}: an int of at least 1"), TypeError, ValueError)
+        raise of_kind(InputError(f"tokens must be an int of at least 1, got {tokens!r}"), TypeError, ValueError)
     training = totals.training_flops(counted_run)
     seconds = totals.block_seconds(counted_run) or totals.latency(run)
     return PerToken(
@@ -53,9 +55,10 @@ def per_token(counted_run: CountedRun, tokens: int | None) -> PerToken:
 
 
 def active_params(counted_run: CountedRun, tokens: int | None = None) -> float | None:
-    """Return the active parameters per token of a mixture of experts: those outside the experts, plus the experts' MACs per token.
+    """Return the number of parameters that a mixture of experts uses per token.
 
-    None for a model without experts, or if the number of tokens in the run is unknown.
+    The result is the number of parameters outside the experts, plus the experts' MACs per token. None for a model without experts, or if
+    the number of tokens in the run is unknown.
     """
     experts = {
         module.path: module.params
@@ -74,11 +77,11 @@ def active_params(counted_run: CountedRun, tokens: int | None = None) -> float |
 
 
 def _tokens(scope: Scope) -> int:
-    """Return the number of elements in the first integer tensor passed to the model; 0 if there is none."""
+    """Return the number of elements in the first integer tensor passed to the model; 0 if no integer tensor was passed."""
     named = [scope.kwargs[name] for name in TOKENS if scope.kwargs.get(name) is not None]
     specs: list[Spec] = [*named, *scope.inputs()]
     for spec in specs:
         is_integer = not spec.dtype.is_floating_point and not spec.dtype.is_complex
-        if is_integer and spec.dtype_name != "bool":  # a mask
+        if is_integer and spec.dtype_name != "bool":  # bool: a mask, not tokens
             return spec.numel()
     return 0

@@ -1,6 +1,6 @@
-"""The Report: a counted run and everything derived from it. Most methods are one line that calls a function.
+"""The Report: a counted run and everything computed from the run. Most methods only call a function of another module.
 
-A Report is immutable: recounting under another convention returns a new one.
+A Report is immutable: recounting under another convention returns a new Report.
 """
 
 from __future__ import annotations
@@ -68,25 +68,25 @@ if TYPE_CHECKING:
     from ..prediction import CachingAllocator, Calibration, Prediction, Reserved
 
 OF_OTHER_TOOLS = {
-    "uncalled_modules": ": print(report.tree()) marks modules that were not called; fvcore's method is that of fxflops.adapters.fvcore",
-    "unsupported_ops": ": report.missing lists what is not counted; fvcore's method is that of fxflops.adapters.fvcore",
-    "unsupported": ": report.missing lists what is not counted",
-    "by_module_and_operator": ": report.by_module() and report.by_operator(); fvcore's method is that of fxflops.adapters.fvcore",
-    "total": ": report.total_flops, report.total_macs",
-    "from_json": ": fxflops.Report.load('report.json') reads what report.save('report.json') wrote",
+    "uncalled_modules": ": print(report.tree()) marks modules that were not called. For fvcore's method, use fxflops.adapters.fvcore",
+    "unsupported_ops": ": report.missing lists the ops that are not counted. For fvcore's method, use fxflops.adapters.fvcore",
+    "unsupported": ": report.missing lists the ops that are not counted",
+    "by_module_and_operator": ": use report.by_module() or report.by_operator(). For fvcore's method, use fxflops.adapters.fvcore",
+    "total": ": use report.total_flops or report.total_macs",
+    "from_json": ": fxflops.Report.load('report.json') reads a report that report.save('report.json') wrote",
     "key_averages": ": report.by_operator() sums the calls of each operator",
 }
-"""Advice for attributes that other counters' results have, by name."""
+"""Advice for attributes that only the results of other counters have, by the attribute's name."""
 
 
 class Report(View):
     """The FLOPs, time and memory of one run of a model, operation by operation.
 
-    Counts are ints, ``latency`` and ``total_time`` are in seconds, memory is in bytes; a value that was not measured is
-    None. Two reports are equal if all their data except the date are equal; a report read back from a file equals the one saved.
+    Counts are ints, times are in seconds, and memory is in bytes. A value that was not measured is None. Two reports are equal
+    if all their data except the date are equal. A report loaded from a file equals the report that was saved.
 
-    A report holds a :class:`~fxflops.counting.counted_run.CountedRun` and everything needed to recount the run: the convention,
-    the formulas, and a reference to the model, if it still exists.
+    A report stores a :class:`~fxflops.counting.counted_run.CountedRun`. To recount the run, it also stores the convention, the
+    formulas and a weak reference to the model.
     """
 
     def __init__(
@@ -99,10 +99,10 @@ class Report(View):
         counted: tuple[Counted, ...] | None = None,
         users: Mapping[int, Counted] | None = None,
     ) -> None:
-        """Count the calls of ``run``, unless ``counted`` already has their counts (from a file).
+        """Count the calls of ``run``. If the run was read from a file, ``counted`` already has the counts.
 
-        ``registry`` and ``model`` may be None for a run read from a file. ``users`` maps call indices to the counts from the
-        user's own formulas, because a file cannot store the formulas.
+        ``registry`` and ``model`` may be None for a run read from a file. ``users`` maps the index of a call to the call's count
+        by a formula of the user. A file stores these counts, because a file cannot store formulas.
         """
         self._run = run
         self._convention = convention
@@ -111,9 +111,9 @@ class Report(View):
         self._model = model
         self._users = users or {}
         self._data: Mapping[str, Any] | None = None
-        """The data this report was read from, if torch was not loaded then."""
+        """The JSON data from which this report was read; None if torch was loaded at that time."""
         if counted is None:
-            # Imported only here: formulas import torch, and a run from a file already has its counts.
+            # Not imported at the top of the file: formulas import torch, and a report from a file needs no torch.
             from ..counting.counts import count_run
 
             module_at = module_finder(model, run.calls)
@@ -122,7 +122,7 @@ class Report(View):
 
     @cached_property
     def _registry(self) -> FormulaRegistry:
-        """The formulas; for a report read from a file, the formulas of fxflops and of installed libraries."""
+        """The formulas. A report read from a file uses the formulas of fxflops and of installed libraries."""
         from ..ops.packages import registry_with
 
         return registry_with(None)
@@ -131,28 +131,28 @@ class Report(View):
 
     @property
     def total_flops(self) -> int:
-        """FLOPs of all counted calls under the convention; a lower bound if the report is not complete."""
+        """FLOPs of the forward pass under the report's convention; a lower bound if the report is not complete."""
         return self._counted_run.forward.flops
 
     @property
     def total_macs(self) -> int:
-        """Multiply-accumulates of the contractions: the same under every convention."""
+        """Multiply-accumulates in the forward pass's matrix products, convolutions and attention; the same under every convention."""
         return self._counted_run.forward.macs
 
     @property
     def total_gradient_flops(self) -> int | None:
-        """FLOPs of gradients computed inside the forward (forces, derivatives), a part of ``total_flops``; None if the forward takes
-        no gradients."""
+        """FLOPs of gradients computed inside the forward pass, e.g. the forces in a molecular model. ``total_flops`` includes
+        these FLOPs. None if the forward computes no gradients."""
         return totals.flops_of(self._counted_run, "gradient")
 
     @property
     def total_backward_flops(self) -> int | None:
-        """FLOPs of the backward pass; None if none ran, or the convention has no rules for it."""
+        """FLOPs of the backward pass. None if no backward pass ran, or if the convention has no rules for the backward."""
         return totals.backward_flops(self._counted_run)
 
     @property
     def total_backward_macs(self) -> int | None:
-        """Multiply-accumulates of the backward pass; None if none ran."""
+        """Multiply-accumulates of the backward pass; None if no backward pass ran."""
         return totals.backward_macs(self._counted_run)
 
     @property
@@ -172,82 +172,82 @@ class Report(View):
 
     @property
     def total_int_ops(self) -> int:
-        """Operations on integers and booleans, which are not FLOPs."""
+        """Number of operations on integers and booleans in the forward pass. These operations are not FLOPs."""
         return self._counted_run.forward.int_ops
 
     @property
     def total_activations(self) -> int:
-        """Elements in the outputs of the contractions (fvcore's definition)."""
+        """Number of elements in the outputs of matrix products, convolutions and attention. fvcore defines activations like this."""
         return self._counted_run.forward.activations
 
     @property
     def total_params(self) -> int | None:
-        """Number of parameters; a shared parameter is counted once. None for a trace, which does not show them."""
+        """Number of parameters. A shared parameter is counted once. None for a profiler trace, which does not contain parameters."""
         return totals.params(self._counted_run)
 
     @property
     def params(self) -> Params | None:
-        """The numbers of parameters and buffers, and the bytes of parameters; None for a trace, which does not show them."""
+        """The numbers of parameters and buffers, and the parameters' size in bytes. None for a profiler trace, which has no parameters."""
         return self._run.params
 
     # Time and memory
 
     @property
     def latency(self) -> float | None:
-        """Median seconds of a forward run without any observer; None if it was not timed. A profiled block has ``block_time`` instead."""
+        """Median time of a forward run without any observer, in seconds. None if no run was timed; use ``block_time`` for ``profile``."""
         return totals.latency(self._run)
 
     @property
     def timing(self) -> Timing | None:
-        """The latency with its spread and the number of repeats."""
+        """The latency, its spread, and the number of timed runs; None if no run was timed."""
         return self._run.latency
 
     @property
     def backward_timing(self) -> Timing | None:
-        """The time of the backward pass, in the same form as ``timing``; None if it was not timed."""
+        """The time of the backward pass, its spread, and the number of timed runs; None if the backward was not timed."""
         return self._run.backward_latency
 
     @property
     def block_time(self) -> float | None:
-        """Seconds of a block under ``profile``, excluding the overhead of observing it; None if it was not timed."""
+        """Duration of a block under ``profile`` in seconds, without the overhead of observing the block. None if no block was timed."""
         return totals.block_seconds(self._counted_run)
 
     @property
     def device_time(self) -> float | None:
-        """Seconds that the accelerator was busy in a profiled block; None if unknown, or without a profiled block.
+        """Seconds for which the accelerator was busy in a profiled block. None if this time is unknown, or if no block was profiled.
 
-        Time that the device spent waiting for the host is excluded, so observing the block does not change the value.
+        Time in which the device waited for the host is excluded, so the overhead of observing the block does not change the value.
         """
         return self._run.device_busy
 
     @property
     def instrument_time(self) -> float | None:
-        """Overhead of observing a block under ``profile``, in seconds; no other time includes it."""
+        """Overhead of observing a block under ``profile``, in seconds. All other times exclude this overhead."""
         return self._run.instruments
 
     @property
     def total_time(self) -> float | None:
-        """The sum of the graph nodes' median seconds; None if they were not timed."""
+        """Sum of the median times of all graph nodes, in seconds; None if the nodes were not timed."""
         return totals.nodes_seconds(self._run)
 
     @property
     def unsteady(self) -> str:
-        """Why the times are unreliable, in words; "" if they are steady, or nothing was timed."""
+        """The reason why the times are unreliable, as text. "" if the times are steady, or if nothing was timed."""
         return unsteady(self._run, self.total_time)
 
     @property
     def max_memory(self) -> int | None:
-        """Peak memory of the run in bytes, including parameters, buffers and inputs; None for a trace."""
+        """Peak memory of the run in bytes, including parameters, buffers and inputs; None for a profiler trace."""
         return self._run.peak
 
     @property
     def memory(self) -> Memory:
-        """The bytes at the peak by category, where the peak occurs, and the source of the figures."""
+        """The bytes at peak memory by category, the place in the run where the peak occurs, and the source of the numbers."""
         return self._run.memory
 
     @property
     def live_at_peak(self) -> tuple[LiveTensor, ...]:
-        """The tensor storages alive at peak memory, largest first, each with the operation that allocated it and its category."""
+        """The tensor storages alive at peak memory, largest first. Each storage has a category and the operation that allocated the storage."""
         return self._run.history.at_peak
 
     @property
@@ -264,7 +264,7 @@ class Report(View):
 
     @property
     def counted(self) -> tuple[Counted, ...]:
-        """The calls with their costs, followed by any module charges of the convention."""
+        """The calls with their costs. If the convention charges whole modules (as thop does), these charges come last."""
         return self._counted_run.counted
 
     @property
@@ -274,7 +274,7 @@ class Report(View):
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """The graph's nodes as they ran; empty if the model ran without a graph."""
+        """The graph's nodes in run order; empty if the model ran without a graph."""
         return self._run.nodes
 
     @property
@@ -284,23 +284,23 @@ class Report(View):
 
     @property
     def name(self) -> str:
-        """The model's class name, with the name it was requested by: "ResNet (timm:resnet18)"."""
+        """The model's class name, followed by the name under which the model was requested, e.g. "ResNet (timm:resnet18)"."""
         return self._counted_run.name
 
     @property
     def inputs(self) -> str:
-        """The inputs as text: "f32[1,3,224,224]"."""
+        """The inputs as text, e.g. "f32[1,3,224,224]"."""
         return self._run.inputs
 
     @property
     def trace(self) -> str:
-        """How the calls were observed: "symbolic trace", "recorded trace", "counted on the meta device" (or "on fake tensors",
-        "real tensors")."""
+        """How the calls were observed: "symbolic trace", "recorded trace", "counted on the meta device", "counted on fake
+        tensors" or "counted on real tensors"."""
         return self._run.trace
 
     @property
     def trace_reason(self) -> str:
-        """Why the model was recorded instead of traced symbolically, or counted on real tensors; "" if neither happened."""
+        """Why the model was not traced symbolically, or why it was not counted on the meta device; "" if neither happened."""
         return self._run.trace_reason
 
     @property
@@ -310,7 +310,7 @@ class Report(View):
 
     @property
     def provenance(self) -> str:
-        """The origin of the figures on one line: the name the model was requested by, versions, date and machine."""
+        """One line on where the numbers are from: the name under which the model was requested, versions, date and machine."""
         return self._counted_run.provenance
 
     @property
@@ -325,7 +325,7 @@ class Report(View):
 
     @property
     def rules(self) -> str:
-        """The convention and, if the model has attention, how attention is counted: "convention fxflops, attention dense"."""
+        """The convention and, if the model has attention, how attention is counted, e.g. "convention fxflops, attention dense"."""
         return self._counted_run.rules
 
     @property
@@ -340,16 +340,16 @@ class Report(View):
 
     @property
     def remarks(self) -> dict[Counted, str]:
-        """Remarks on single calls, e.g. that an index is outside the table it looks up."""
+        """Remarks by call, e.g. that an index is outside the embedding table."""
         return self._counted_run.remarks
 
     def recipe(self) -> str:
-        """Return code to paste that counts each missing op as one operation per output element (a guess); "" if no formula is
-        missing."""
+        """Return code that counts each missing op as one operation per output element, which is a guess. Return "" if no
+        formula is missing."""
         return recipe(self.counted)
 
     def checked(self, strict: bool) -> Report:
-        """Return this report; raise MissingFormulaError if it is ``strict`` and incomplete."""
+        """Return this report. Raise MissingFormulaError if ``strict`` is True and the report is incomplete."""
         if strict and not self.complete:
             raise MissingFormulaError(incomplete(self.missing, recipe(self.counted)))
         return self
@@ -357,7 +357,7 @@ class Report(View):
     # Tables
 
     def by_module(self, phase: str = "forward") -> Rows[ModuleRow]:
-        """Return each module's total and own sums by path; "" is the model.
+        """Return a row of sums for each module, by the module's path. The path "" is the model.
 
         ``phase`` is "forward" (which includes "gradient"), "backward", "recompute" (forward work that gradient
         checkpointing repeats), "optimizer" or "gradient" (gradients computed inside the forward). Raises InputError for a phase
@@ -366,35 +366,35 @@ class Report(View):
         return module_table(self._counted_run, phase)
 
     def by_operator(self, phase: str = "forward") -> Rows[OperatorRow]:
-        """Return each operator's sums by name, largest FLOPs first.
+        """Return a row of sums for each operator, by the operator's name. The operator with the most FLOPs is first.
 
-        ``(no op)`` is the time of graph nodes that compute nothing, e.g. an input, an index into a tuple, or a shape.
+        The row ``(no op)`` has the time of graph nodes that compute nothing, e.g. an input, an index into a tuple, or a shape.
         """
         return operator_table(self._counted_run, phase)
 
     def by_dtype(self, phase: str = "forward") -> Rows[OperatorRow]:
-        """Return the sums by the dtype of the output ("f32", "bf16", ...)."""
+        """Return a row of sums for each output dtype ("f32", "bf16", ...)."""
         return dtype_table(self._counted_run, phase)
 
     def by_module_and_operator(self, phase: str = "forward") -> Rows[Rows[OperatorRow]]:
-        """Return, by module path, the sums of each operator in the module's subtree."""
+        """Return, for each module path, a row of sums for each operator in the module's subtree."""
         return module_and_operator_table(self._counted_run, phase)
 
     def by_step(self) -> Rows[OperatorRow]:
-        """Return the sums of each model call under :func:`fxflops.profile`, in run order; work outside the steps is last.
+        """Return a row of sums for each model call under :func:`fxflops.profile`, in run order. Work outside the steps is last.
 
-        The steps of ``generate()`` are "prefill", "decode 1", "decode 2" ...; other steps are "step 1", "step 2" ... With
-        several models, each step carries its model's name. In a loop that calls ``p.step()``, the steps are the loop's
-        iterations. Work between a step and the next has separate rows: "step 1 backward", "step 1 optimizer". A report
-        of one call has one step.
+        The steps of ``generate()`` are "prefill", "decode 1", "decode 2" ...; other steps are "step 1", "step 2" ... If several
+        models ran, the name of a step includes the model's name. In a loop that calls ``p.step()``, the steps are the loop's
+        iterations. The backward pass and the optimizer have their own rows: "step 1 backward", "step 1 optimizer". A report of
+        one call has one step.
         """
         return step_table(self._counted_run)
 
     def step_times(self) -> Rows[StepTime]:
-        """Return where the time went in each step of a profiled block; the steps add up to ``block_time``.
+        """Return the time of each step of a profiled block, and where this time went. The steps' times add up to ``block_time``.
 
-        A step lasts from the start of one model call (or iteration) to the start of the next. "between" is the time outside
-        the model, the backward pass and the optimizer, e.g. for loading data, computing a loss, or choosing a token.
+        A step lasts from the start of a model call (or iteration) to the start of the next call (or iteration). The column
+        "between" is the time outside the model, the backward pass and the optimizer, e.g. to compute a loss or to choose a token.
         """
         return step_time_table(self._counted_run)
 
@@ -409,27 +409,27 @@ class Report(View):
     def table(self) -> Table:
         """The operations in run order, with module, shapes, MACs, FLOPs, seconds and bytes as raw values.
 
-        ``params`` are a leaf module's own, listed at its first call only; memory belongs to the call's graph node; counts are None for
-        an op without a formula.
+        ``params`` is a leaf module's number of parameters, shown only at the module's first call. The memory columns are those of the
+        call's graph node. Counts are None for an op without a formula.
         """
         return operation_table(self._counted_run)
 
     @property
     def kernels(self) -> Table:
-        """The kernels of each operator, slowest first; needs ``analyze(kernels=True)`` or a trace."""
+        """The kernels of each operator, slowest first. Empty unless the report is from ``analyze(kernels=True)`` or a profiler trace."""
         return kernel_table(self._counted_run)
 
     @property
     def collectives(self) -> Table:
         """The collectives of this process by module and phase: operation, group, bytes sent and received, seconds.
 
-        A group has the name of its mesh dimension. The bytes are the minimum for the operation, by a ring algorithm (see
-        ``docs/distributed.md``). The seconds end when the call returns; the transfer may still be in progress then.
+        A process group is named after its mesh dimension. The bytes are the minimum that the operation has to transfer, e.g. with a
+        ring algorithm (see ``docs/distributed.md``). The seconds end when the call returns; an asynchronous transfer may end later.
         """
         return collective_table(self._counted_run)
 
     def __getitem__(self, path: str) -> ModuleRow:
-        """Return the row of the module at this path: ``report["blocks.3"]``. Raises InputError for an unknown path."""
+        """Return the row of the module at this path, e.g. ``report["blocks.3"]``. Raises InputError for an unknown path."""
         return module_at(self._counted_run, path)
 
     def __contains__(self, path: object) -> bool:
@@ -437,7 +437,7 @@ class Report(View):
 
     def __iter__(self) -> NoReturn:
         figures = "macs, params = report.total_macs, report.total_params"
-        raise TypeError(f"a Report is one result, not a tuple: {figures}; report.table has its operations")
+        raise TypeError(f"a Report cannot be unpacked like a tuple: use {figures}; report.table has the operations")
 
     # Other rules, devices and runs
 
@@ -448,18 +448,18 @@ class Report(View):
         attention: str | None = None,
         formulas: Mapping[Any, FormulaFunction] | None = None,
     ) -> Report:
-        """Return this run counted under another convention, another ``attention``, or with other ``formulas``.
+        """Return a report of this run, counted under another convention, with another ``attention`` or with other ``formulas``.
 
-        The model does not run again. ``attention="exact"`` needs the pairs that a mask leaves. They are always known for
-        causal attention, and for masks whose values could be read. Attention with any other mask becomes missing.
-        A report read from a file keeps the counts from the user's own formulas, unless ``formulas`` replaces them.
+        The model does not run again. ``attention="exact"`` counts the query-key pairs that a mask allows. These pairs are known
+        for causal attention, and for masks whose values could be read. Attention with any other mask is listed in ``missing``.
+        A report read from a file keeps the counts by the user's formulas, unless ``formulas`` has formulas for the same ops.
 
-        Raises InputError without a ``convention`` if the report was read from a file and counted under a convention of the
-        user's own.
+        Raises InputError without a ``convention`` if the report was read from a file and counted under a convention that the
+        user defined.
         """
         if convention is None and self._convention.summary == NAME_ONLY:
             raise InputError(
-                f"the file has the name of the convention {self.convention!r}, not its rules",
+                f"the file stores only the name of the convention {self.convention!r}, not the convention's rules",
                 advice="convention",
             )
         if self._data is not None:
@@ -477,31 +477,31 @@ class Report(View):
         return Report(self._run, rules, registry, self._model, attention, users=users)
 
     def explain(self, a: str | Convention, b: str | Convention | None = None, phase: str = PHASES[0]) -> Explanation:
-        """Explain why conventions ``a`` and ``b`` give different totals: one row per op, with what each convention counts.
+        """Explain why conventions ``a`` and ``b`` give different totals. Each row is an op that the conventions count differently.
 
-        With ``a`` alone, it is compared with the report's own convention. If one of them counts multiply-accumulates and
-        the other is fxflops, the fxflops side uses MACs instead of FLOPs. ``phase`` is as for :meth:`by_module`.
+        Without ``b``, the report's own convention is compared with ``a``. If one convention counts multiply-accumulates and the
+        other convention is fxflops, the numbers of fxflops are MACs. ``phase`` is as for :meth:`by_module`.
 
         >>> print(report.explain("fvcore", "deepspeed"))  # doctest: +SKIP
         """
         if phase in CONVENTIONS and phase not in PHASES:
-            raise InputError(f"explain() compares two conventions, not {a!r}, {b!r} and {phase!r}: compare each pair")
+            raise InputError(f"explain() compares two conventions, got {a!r}, {b!r} and {phase!r}: compare each pair")
         check_phase(phase)
         one, other = (self, self.recount(a)) if b is None else (self.recount(a), self.recount(b))
         if {one.convention, other.convention} & OF_MACS.keys():
-            # Compare a tool that counts multiply-accumulates with our MACs.
+            # Compare a tool that counts multiply-accumulates with fxflops's MACs.
             one, other = (
                 each.recount(BASE_MACS) if each.convention == BASE_CONVENTION else each for each in (one, other)
             )
         return explain(one._counted_run, other._counted_run, phase)
 
     def roofline(self, device: str | Device = "auto", phase: str = "forward") -> Roofline:
-        """Return the minimum time that a device needs for each call, beside the measured time.
+        """Return the minimum time that a device needs for each call, next to the measured time.
 
-        ``device`` is a name, a Device, or "auto" for the device of the run; ``phase`` is as for :meth:`by_module`.
-        Attention is counted with the pairs that its arguments and mask leave, even if the report counts all pairs. A mask whose values
-        are unknown (computed from weights or floating inputs in a ``count``, or on meta) may leave no pairs: then the bound contains
-        only the bytes, and the result says so.
+        ``device`` is a name, a Device, or "auto" for the device of the run. ``phase`` is as for :meth:`by_module`.
+        Attention is counted for the query-key pairs that the mask allows, even if the report counts all pairs. Some masks have
+        unknown values, e.g. in a ``count``, a mask that is computed from weights or is on the meta device. For such a mask, the
+        bound assumes no pairs and includes only the time to move bytes, and the result says so.
         """
         least, exact = (self._counted_as_computed(attention) for attention in ("least", "exact"))
         unread = sum(
@@ -511,7 +511,7 @@ class Report(View):
         return replace(self._bounds(device, phase, least), unread=unread)
 
     def _bounds(self, device: str | Device, phase: str, computed: Sequence[Counted]) -> Roofline:
-        """Return the roofline of a phase's calls, with the counts in ``computed``."""
+        """Return the roofline of the calls in a phase. ``computed`` has these calls' counts."""
         from ..roofline.utilization import roofline
 
         timing = timing_of(self._run, self._counted_run.step_times, check_phase(phase))
@@ -523,20 +523,21 @@ class Report(View):
     def predict(
         self, device: str | Device, *, launch: str = "graph", calibration: Calibration | None = None
     ) -> Prediction:
-        """Predict the seconds that a device takes for all counted calls, one after the other.
+        """Predict the time in seconds that a device takes to run all counted calls one after the other.
 
-        ``device`` is a name or a Device. ``launch`` is "graph" for device time only, as in a CUDA graph, or "eager" to let each kernel
-        wait until the host has launched it. ``calibration`` holds measured kernel speeds, e.g. from :func:`fxflops.calibrate`. The
-        default is fxflops's own calibration of the card, or of the cards most like it. Calls that no calibration covers are
-        predicted at their roofline bound; the prediction states their share of the time, and its error. A report that was not counted
-        for a GPU (``count(..., device="cuda")``) is predicted with its own device's kernels, and the prediction says so.
+        ``device`` is a name or a Device. ``launch="graph"`` predicts only device time, as in a CUDA graph. With ``launch="eager"``,
+        each kernel also waits until the host has launched it. ``calibration`` has measured kernel speeds, e.g. from
+        :func:`fxflops.calibrate`. The default is fxflops's own calibration of the card, or of the most similar cards. If no
+        calibration covers a call, the call's predicted time is its roofline bound. The prediction states the share of the time
+        that such calls take, and the expected error. Use ``count(..., device="cuda")`` to make the report. Otherwise the
+        prediction assumes the kernels of the report's own device, and says so.
 
         >>> print(report.predict("H100 SXM"))  # doctest: +SKIP
         """
         from ..prediction.predict import predict
 
         exact = self._counted_as_computed("exact")
-        # With an unknown mask, a bound assumes that attention computes no pairs; a prediction assumes all of them.
+        # If a mask's values are unknown, a roofline bound assumes that attention computes no pairs. A prediction assumes all pairs.
         expected = [d if e.cost is None else e for e, d in zip(exact, self._counted_as_computed("dense"), strict=True)]
         phases = [phase for phase in PHASES if phase != "gradient" and any(c.call.phase in PARTS[phase] for c in exact)]
         rooflines = [self._bounds(device, phase, expected) for phase in phases]
@@ -553,11 +554,11 @@ class Report(View):
     def reserved(self, device: str | Device, *, gpus: int = 1, allocator: CachingAllocator | None = None) -> Reserved:
         """Predict the memory in bytes that CUDA's caching allocator reserves for the run on a device, and whether it fits.
 
-        ``device`` is a name or a Device. ``gpus`` is the number of GPUs in the job, for NCCL's buffers. ``allocator`` is an
-        empty :class:`~fxflops.prediction.CachingAllocator` with settings other than torch's defaults.
+        ``device`` is a name or a Device. ``gpus`` is the number of GPUs in the job, which determines the size of NCCL's buffers. To
+        change torch's default settings, pass an empty :class:`~fxflops.prediction.CachingAllocator` as ``allocator``.
 
-        Make the report with :func:`count` and ``device="cuda"``, on any machine; for a report of another device the result says that
-        it used that device's tensors. Two steps are simulated. Raises InputError for a report that was read from a file.
+        Make the report with :func:`count` and ``device="cuda"``, on any machine. For a report of another device, the prediction uses
+        the tensors of that device, and says so. Two steps of the run are simulated. Raises InputError for a report that was read from a file.
 
         >>> print(report.reserved("H100"))  # doctest: +SKIP
         """
@@ -573,9 +574,9 @@ class Report(View):
         return parts_of(self.environment.device)[0].partition(":")[0]
 
     def _counted_as_computed(self, attention: str) -> Sequence[Counted]:
-        """Return the calls counted as a device computes them, independent of the report's convention.
+        """Return the calls with the FLOPs that a device computes, independent of the report's convention.
 
-        ``attention`` is "dense", "exact", or "least": exact, but no pairs if the mask's values are unknown.
+        ``attention`` is "dense", "exact" or "least". "least" is like "exact", but assumes no pairs if the mask's values are unknown.
         """
         if attention not in self._computed:
             recounted = self._with_torch()._recounted(find_convention(BASE_CONVENTION), attention)
@@ -587,15 +588,16 @@ class Report(View):
         return {}
 
     def mfu(self, device: str | Device = "auto") -> float | None:
-        """Return the model FLOPs utilization (MFU): 2 x MACs of forward and backward, divided by their time (under ``profile``, the
-        time of the block) and by the device's peak. Returns None, and warns why, if they were not timed on that device, or if the run
-        was faster than a measured peak. For a listed or user-defined device a value above 1 is returned as it is, with a warning
-        that the peak is too low.
+        """Return the model FLOPs utilization (MFU): 2 x MACs of forward and backward, divided by time and by the device's peak FLOP/s.
+
+        The time is that of forward and backward, or under ``profile``, of the whole block. Returns None, with a warning that says
+        why, if the run was not timed on this device, or if the run was faster than a measured peak. For a listed or user-defined
+        device, the result may be above 1; then a warning says that the peak is too low.
         """
         return self._mfu(device, asked=True)
 
     def hfu(self, device: str | Device = "auto") -> float | None:
-        """Return the hardware FLOPs utilization (HFU): like :meth:`mfu`, but including recomputation by gradient checkpointing."""
+        """Return the hardware FLOPs utilization (HFU): like :meth:`mfu`, but with the recomputation of gradient checkpointing."""
         return self._mfu(device, executed=True, asked=True)
 
     def _mfu(self, device: str | Device, executed: bool = False, asked: bool = False) -> float | None:
@@ -614,45 +616,45 @@ class Report(View):
         *,
         tokens_per_step: int | None = None,
     ) -> TrainingRun:
-        """Return the GPU-hours needed to train on ``tokens`` tokens, with the formula in its text, beside the 6ND estimate.
+        """Return the GPU-hours needed to train on ``tokens`` tokens. Printing the result shows the formula and the 6ND estimate.
 
         ``tokens`` is a number, or text such as "15T" or "300B". ``device`` is the card's name, such as "H100", or a Device. ``mfu`` is
-        the share of the device's peak that the job reaches, in the dtype of the counted step's largest product. ``tokens_per_step`` is
-        as ``tokens`` for :meth:`per_token`. Raises InputError if no backward pass was counted.
+        the share of the device's peak FLOP/s that the job reaches. The peak is for the dtype of the step's largest matrix product.
+        ``tokens_per_step`` is the number of tokens in the counted step, with the same default as in :meth:`per_token`. Raises InputError if no backward pass was counted.
         """
         return training_run(self._counted_run, tokens, device, mfu, tokens_per_step)
 
     def per_token(self, tokens: int | None = None) -> PerToken:
         """Return the cost per token: FLOPs, MACs and seconds of the run, divided by the number of ``tokens``.
 
-        By default the tokens are the integers passed to the model's calls; for ``generate()`` under :func:`fxflops.profile`,
-        the prompt and each token that was fed back. Raises InputError if there are none.
+        By default, the number of integers passed to the model is used. For ``generate()`` under :func:`fxflops.profile`, this is
+        the prompt's length plus the number of tokens fed back to the model. Raises InputError if no integers were passed.
         """
         return per_token(self._counted_run, tokens)
 
     def diff(self, other: Report, phase: str = "forward") -> Diff:
-        """Compare ``other`` with this report: in total, by module and by operator. Either may come from a file.
+        """Compare ``other`` with this report in total, by module and by operator. Both reports may come from files.
 
         ``phase`` is as for :meth:`by_module`. Raises InputError if ``other`` is not a Report.
         """
         if not isinstance(other, Report):
-            raise InputError(f"diff() takes a Report, not {type(other).__name__}; Report.load(path) reads one")
+            raise InputError(
+                f"diff() expects a Report, got {type(other).__name__}; Report.load(path) reads a Report from a file"
+            )
         return diff(self._counted_run, other._counted_run, check_phase(phase))
 
     def gather(self, *, whole: Report | None = None, timeout: float = 60.0) -> GatheredReport:
-        """Return one report over all torch.distributed processes; every process must call this on its own report.
+        """Return one report over all torch.distributed processes. Every process must call ``gather`` on its own report.
 
-        ``whole`` is a report of the entire work done in one process, such as ``fxflops.count`` of the model on the whole batch:
-        FLOPs beyond it are duplicate work of several processes, and are shown by module. Without torch.distributed the
-        result covers one process.
+        ``whole`` is a report of the same work in a single process, such as ``fxflops.count`` of the model on the whole batch. If
+        the processes compute more FLOPs than ``whole``, several processes repeat the same work; the result shows these FLOPs by
+        module. Without torch.distributed, the result covers one process.
 
-        Raises DistributedError, in every calling process, if one does not call within ``timeout`` seconds, and InputError in all
-        of them if their reports come from different functions, e.g. one from ``count`` and the others from ``profile``.
+        Raises DistributedError in every calling process if another process does not call ``gather`` within ``timeout`` seconds.
+        Raises InputError in all processes if the reports come from different functions, e.g. ``count`` and ``profile``.
         """
         if whole is not None and not isinstance(whole, Report):
-            raise InputError(
-                f"whole must be a Report, not {type(whole).__name__}: fxflops.count(model, batch) makes one"
-            )
+            raise InputError(f"whole must be a Report, such as fxflops.count(model, batch), got {type(whole).__name__}")
         return gathered(self._counted_run, None if whole is None else whole._counted_run, timeout)
 
     def named(self, name: str) -> Report:
@@ -661,13 +663,13 @@ class Report(View):
         return self.with_name(name)
 
     def with_name(self, name: str) -> Report:
-        """Return this report with ``name`` as the name its model was requested by; views show it and files store it."""
+        """Return a copy of this report in which ``name`` follows the model's class. Views show the name; files store the name."""
         run = replace(self._run, environment=self.environment._replace(asked=name))
         return Report(run, self._convention, self._registry, self._model, self.attention, self.counted, self._users)
 
     @property
     def compiled(self) -> CompiledView | None:
-        """The compiled model compared with the eager one; None unless a compiled model was passed and timed."""
+        """A comparison of the compiled model with the eager model; None unless a compiled model was passed and timed."""
         return compiled_view(self._counted_run)
 
     # Views
@@ -682,10 +684,11 @@ class Report(View):
         units: str | None = None,
         phase: str = "forward",
     ) -> Tree:
-        """Return the module tree, with identical siblings folded; ``print`` and notebooks show it, ``to_*`` export it.
+        """Return the module tree. ``print`` and notebooks show the tree; its ``to_*`` methods export it.
 
-        ``depth`` is the number of levels; ``sort_by`` is "flops", "time", "memory" or "params" (default: run order);
-        ``columns`` are the columns to show; ``units`` is "G", "M" ... for FLOPs and MACs; ``phase`` is as for :meth:`by_module`.
+        ``depth`` is the number of levels. ``sort_by`` is "flops", "time", "memory" or "params"; the default is run order.
+        ``fold`` shows identical siblings as one row. ``columns`` are the columns to show. ``units`` is the unit of FLOPs and MACs:
+        "G", "M" ... ``phase`` is as for :meth:`by_module`.
         """
         return Tree(
             tree_row(self._counted_run, phase),
@@ -696,22 +699,22 @@ class Report(View):
         )
 
     def to_html(self, path: Path | None = None, *, device: str | Device = "auto", title: str = "") -> str | None:
-        """Return the report as one HTML page, or write it to ``path``. The page opens from disk and loads nothing.
+        """Return the report as one HTML page, or write the page to ``path``. The page needs no server and loads no other files.
 
-        ``device`` is as for :meth:`roofline`; ``title`` heads the page in place of the model's class.
+        ``device`` is as for :meth:`roofline`. ``title`` is the page's heading; the default heading is the model's class.
         """
         from ..render.page import page
 
         return written(page(self._page(device, title)), path)
 
     def _page(self, device: str | Device = "auto", title: str = "", has_roofline: bool = True) -> Page:
-        """Return the data of the page. A roofline may need the peaks of this machine's CPU, which are measured."""
+        """Return the data of the HTML page. With ``has_roofline``, the peaks of this machine's CPU may be measured first."""
         rooflines, why = self._rooflines(device) if has_roofline else ({}, "")
         mfu = self._mfu(device) if rooflines else None
         return page_of(self._counted_run, self._summary, rooflines, mfu, why, title)
 
     def _rooflines(self, device: str | Device) -> tuple[dict[str, Roofline], str]:
-        """Return the roofline of each phase, or an empty dict and the reason. With ``device="auto"`` the run must have been timed."""
+        """Return the roofline of each phase, and the reason if there is none. With ``device="auto"`` the run must have been timed."""
         if device == "auto" and not any(call.seconds for call in self.calls):
             return {}, "nothing was timed"
         try:
@@ -737,7 +740,7 @@ class Report(View):
         )
 
     def _as_paper(self, columns: Sequence[str] | str | None = None) -> Table:
-        """Return the table for papers: the most expensive parts, with the named columns, or with all that are not empty."""
+        """Return the table for papers, with the most expensive parts of the model. By default, all columns that are not empty are shown."""
         table = costs_table(self._summary)
         return table.without_empty_columns(COUNTS) if columns is None else table.select(columns)
 
@@ -748,7 +751,7 @@ class Report(View):
 
     @cached_property
     def _utilization(self) -> float | None:
-        """The MFU on the device of the run; None for an unlisted device, whose peak would have to be measured."""
+        """The MFU on the device of the run; None if the device is not listed, because its peak would have to be measured."""
         if self._data is not None and "mfu" in (saved := self._data["totals"]):
             return saved["mfu"]  # type: ignore[no-any-return]
         device = listed_at(self.environment.device)
@@ -757,23 +760,24 @@ class Report(View):
     # Files
 
     def save(self, path: Path) -> None:
-        """Write the report in the format of the suffix of ``path``; raise InputError for an unknown suffix, and for a
-        folder that does not exist (it is a FileNotFoundError, too).
+        """Write the report to ``path``. The suffix of ``path`` determines the format.
 
-        ``.json`` holds the whole report, for :meth:`load`; ``.csv`` the table of operations; ``.md`` and ``.tex`` a table of the most
-        expensive modules; ``.html`` the page of :meth:`to_html`; ``.trace.json`` and ``.perfetto`` a Chrome trace; ``.pickle`` a memory
-        snapshot; ``.svg``, ``.png`` and ``.pdf`` a picture of the modules.
+        ``.json`` is the whole report, for :meth:`load`. ``.csv`` is the table of operations. ``.md`` and ``.tex`` are a table of the
+        most expensive modules. ``.html`` is the page of :meth:`to_html`. ``.trace.json`` and ``.perfetto`` are a Chrome trace.
+        ``.pickle`` is a memory snapshot. ``.svg``, ``.png`` and ``.pdf`` are a picture of the modules.
+
+        Raises InputError for an unknown suffix. Raises an InputError that is also a FileNotFoundError if the folder does not exist.
         """
         getattr(self, method_for(path))(path)
 
     @classmethod
     def load(cls, path: Path, model: Callable[..., Any] | None = None) -> Report:
-        """Return the report that ``save("....json")`` wrote. It equals the saved report and has all its views.
+        """Return the report in a JSON file that :meth:`save` wrote. The result equals the saved report and has the same views.
 
-        ``model`` is only needed to recount with formulas that read more of a module than its plain attributes. Loading imports
-        nothing that the file names: a class or function that is not imported yet is represented by its name.
+        Pass ``model`` only to recount with formulas that need the modules themselves: the file has only the modules' plain
+        attributes. Loading imports no module that the file names. A class or function that is not imported yet is loaded as a name.
 
-        Raises InputError for a file that does not hold a report, or whose schema this version does not support; OSError
+        Raises InputError if the file is not a report, or if this version does not support the file's schema. Raises OSError
         if the file cannot be read.
         """
         data = data_in(path)
@@ -784,7 +788,7 @@ class Report(View):
             raise
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the whole report as JSON-compatible data; :mod:`fxflops.report.saved` documents its schema."""
+        """Return the whole report as JSON-compatible data; :mod:`fxflops.report.saved` documents the schema of this data."""
         if self._data is not None:
             return dict(self._data)
         figures = {**{name: getattr(self, name) for name in TOTALS}, "mfu": self._utilization}
@@ -792,7 +796,7 @@ class Report(View):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], model: Callable[..., Any] | None = None) -> Report:
-        """Return the report from :meth:`to_dict`'s result; arguments and errors are as for :meth:`load`."""
+        """Return the report from the result of :meth:`to_dict`. Arguments and errors are as for :meth:`load`."""
         saved = Saved(data)
         reference: Callable[[], nn.Module | None] | None = None
         if model is not None:
@@ -804,7 +808,7 @@ class Report(View):
         return report
 
     def _with_torch(self) -> Report:
-        """Return this report; if it was read without torch, so that it has only names of functions, read it again with torch."""
+        """Return this report. If it was read without torch and so has only names of functions, import torch and read the report again."""
         if self._data is None:
             return self
         import torch  # noqa: F401
@@ -812,9 +816,9 @@ class Report(View):
         return Report.from_dict(self._data)
 
     def _users_counts(self) -> dict[int, Counted]:
-        """Return the counts from the user's own formulas, by call index.
+        """Return the counts by the user's formulas, by call index.
 
-        They are counted under the base convention and hold under every convention, so a file can store them.
+        These counts are made under the base convention and are valid under every convention, so a file can store them.
         """
         from ..counting.counts import users_counts
 
@@ -823,11 +827,11 @@ class Report(View):
         return users_counts(self.calls, counted, self._registry, module_at, self.attention, self._users)
 
     def to_json(self, path: Path | None = None) -> str | None:
-        """Return the whole report as JSON, the format of :meth:`save`, or write it to ``path``."""
+        """Return the whole report as JSON that :meth:`load` can read, or write the JSON to ``path``."""
         return written(as_json(self.to_dict()), path)
 
     def to_dataframe(self) -> pandas.DataFrame:
-        """Return a ``pandas.DataFrame`` of the operations' raw values; columns are named by key (``flops``, ``seconds``).
+        """Return a ``pandas.DataFrame`` with a row of raw values for each operation. Columns are named by key, e.g. ``flops``.
 
         Raises InputError if pandas is not installed.
         """
@@ -839,40 +843,42 @@ class Report(View):
         return self.to_dataframe()
 
     def to_csv(self, path: Path | None = None) -> str | None:
-        """Return the operations' raw values as CSV with their keys as header, or write it to ``path``. The last column is the
-        provenance; in a timed report, the columns before it are the model's latency and why the times are unreliable.
+        """Return the operations' raw values as CSV, or write the CSV to ``path``. The header has the columns' keys.
 
-        Text that a spreadsheet would read as a formula (it starts with ``= + - @``, a tab or a line break) gets a leading
+        The last column is the provenance. In a timed report, the columns before the provenance have the model's latency and, if the
+        times are unreliable, the reason.
+
+        A spreadsheet reads text as a formula if the text starts with ``= + - @``, a tab or a line break. Such text gets a leading
         apostrophe.
         """
         return self.table.to_csv(path)
 
     def to_markdown(self, path: Path | None = None, *, columns: Sequence[str] | str | None = None) -> str | None:
-        """Return a GitHub Markdown table of the most expensive parts, or write it to ``path``. Each column has one unit and two
-        digits. The report's notes follow, e.g. its latency, or that its times are unsteady.
+        """Return a GitHub Markdown table of the most expensive parts, or write the table to ``path``.
 
-        ``columns`` are some of module, class, modules, params, macs, flops, flops%, seconds and time%, in this order.
+        All values in a column have the same unit and at most two decimals. Notes follow the table, e.g. that the
+        times are unsteady. ``columns`` are some of module, class, modules, params, macs, flops, flops%, seconds and time%, in this order.
         """
         return self._as_paper(columns).to_markdown(path)
 
     def to_latex(self, path: Path | None = None, *, columns: Sequence[str] | str | None = None) -> str | None:
-        """Return a ``tabular`` environment for LaTeX's booktabs, or write it to ``path``. Rows and ``columns`` are as for
-        :meth:`to_markdown`; the notes become comments."""
+        """Return a LaTeX ``tabular`` for the package booktabs, or write the ``tabular`` to ``path``. Rows and ``columns`` are as for
+        :meth:`to_markdown`. The notes become LaTeX comments."""
         return self._as_paper(columns).to_latex(path)
 
     def to_chrome_trace(self, path: Path | None = None) -> str | None:
-        """Return a trace for Perfetto (ui.perfetto.dev) and chrome://tracing, or write it to ``path``.
+        """Return a trace for Perfetto (ui.perfetto.dev) and chrome://tracing, or write the trace to ``path``.
 
-        It shows the memory, and the modules with their operations end to end in run order. If nothing was timed, 1 us
-        represents 1 MFLOP, and the trace says so.
+        The trace shows the memory and the modules, with the operations one after the other in run order. If nothing was timed,
+        1 us in the trace represents 1 MFLOP, and the trace says so.
         """
         return written(as_json(chrome_trace(self._counted_run)), path)
 
     def to_memory_snapshot(self, path: Path | None = None) -> dict[str, Any] | None:
-        """Return the run's allocations in the format of :func:`torch.cuda.memory._snapshot`, or pickle them to ``path``, for
-        pytorch.org/memory_viz and ``python -m torch.cuda._memory_viz``.
+        """Return the run's allocations in the format of :func:`torch.cuda.memory._snapshot`, or pickle them to ``path``.
+        The viewers pytorch.org/memory_viz and ``python -m torch.cuda._memory_viz`` read this format.
 
-        No device is needed: with :func:`~fxflops.count` the allocations are predicted. Raises InputError for a report read
+        No GPU is needed: in a report from :func:`~fxflops.count`, the allocations are predicted. Raises InputError for a report read
         from a file, because files do not store single allocations.
         """
         from .memory_snapshot import memory_snapshot
@@ -880,13 +886,13 @@ class Report(View):
         snapshot = memory_snapshot(self._counted_run)
         if path is None:
             return snapshot
-        written_bytes(pickle.dumps(snapshot, protocol=4), path)  # the viewer reads no later protocol
+        written_bytes(pickle.dumps(snapshot, protocol=4), path)  # the viewer cannot read later pickle protocols
         return None
 
     def to_model_explorer(self, path: Path | None = None, *, by: str | None = None) -> str | None:
-        """Return the graph as JSON for Google's Model Explorer, or write it to ``path``: its layers are the modules.
+        """Return the graph as JSON for Google's Model Explorer, or write the JSON to ``path``. The graph's layers are the modules.
 
-        With ``by`` "flops", "macs", "time" or "memory", return the node data that colour that graph instead.
+        If ``by`` is "flops", "macs", "time" or "memory", return node data instead, which colour the nodes of the graph by this cost.
         Raises InputError for a run without a graph, e.g. of :func:`~fxflops.count`.
         """
         data = graph(self._counted_run) if by is None else node_data(self._counted_run, by)
@@ -901,13 +907,14 @@ class Report(View):
         depth: int | None = None,
         device: str | Device = "auto",
     ) -> str | None:
-        """Return a picture as SVG, or write it to ``path``.
+        """Return a picture as SVG, or write the picture to ``path``.
 
-        ``chart`` is "modules": an icicle, with each module as wide as its share; "graph": modules with the tensors between them,
-        coloured by cost; "memory": the bytes over the run by category; or "roofline": the calls under the ceilings of a ``device``.
+        ``chart="modules"`` is an icicle chart, in which the width of a module is the module's share of the cost. ``chart="graph"`` shows the
+        modules, coloured by cost, and the tensors between them. ``chart="memory"`` shows the live bytes during the run, by
+        category. ``chart="roofline"`` shows the calls below the limits of a ``device``.
 
-        ``by`` is "flops", "macs", "time" or, in the graph, "memory". In the graph, identical consecutive modules share one box, and
-        ``depth`` is the number of module levels, by default as many as keep the picture readable. Raises InputError if the run has no
+        ``by`` is the cost: "flops", "macs", "time" or, for the graph, "memory". In the graph, identical consecutive modules share
+        one box. ``depth`` is the graph's number of module levels; by default, as many levels as fit in a readable picture. Raises InputError if the run has no
         graph (only :func:`~fxflops.analyze` makes one), or lacks the data for a chart.
         """
         return written(self._picture(chart, by, depth, device), path)
@@ -921,7 +928,7 @@ class Report(View):
         depth: int | None = None,
         device: str | Device = "auto",
     ) -> bytes | None:
-        """Return the picture of :meth:`to_svg` as PNG at twice its size, or write it to ``path``. Needs ``pip install resvg-py``."""
+        """Return the picture of :meth:`to_svg` as PNG with 2 pixels per SVG pixel, or write the PNG to ``path``. Needs ``pip install resvg-py``."""
         return written_bytes(as_png(self._picture(chart, by, depth, device)), path)
 
     def to_pdf(
@@ -933,7 +940,7 @@ class Report(View):
         depth: int | None = None,
         device: str | Device = "auto",
     ) -> bytes | None:
-        """Return the picture of :meth:`to_svg` as PDF, or write it to ``path``. Needs ``pip install cairosvg``."""
+        """Return the picture of :meth:`to_svg` as PDF, or write the PDF to ``path``. Needs ``pip install cairosvg``."""
         return written_bytes(as_pdf(self._picture(chart, by, depth, device)), path)
 
     def _picture(self, chart: str, by: str, depth: int | None, device: str | Device) -> str:
@@ -941,13 +948,13 @@ class Report(View):
             return picture(self._counted_run, self._summary.root, by, depth)
         return charted(self._page(device, has_roofline=chart == "roofline"), chart, by)
 
-    if not TYPE_CHECKING:  # a type checker would accept any name
+    if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise accept any attribute
 
         def __getattr__(self, name: str) -> NoReturn:
-            if hasattr(type(self), name):  # a property raised AttributeError: raise the original error again
+            if hasattr(type(self), name):  # the code of a property raised AttributeError: raise that error again
                 return object.__getattribute__(self, name)
             public = [attribute for attribute in dir(self) if not attribute.startswith("_")]
-            hint = OF_OTHER_TOOLS.get(name) or f"{did_you_mean(name, public)}; print(report) shows its summary"
+            hint = OF_OTHER_TOOLS.get(name) or f"{did_you_mean(name, public)}; print(report) shows a summary"
             advice = f"a Report has no {name!r}{hint}"
             raise AttributeError(advice, name=name, obj=self)
 

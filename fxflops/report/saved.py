@@ -1,32 +1,34 @@
-"""Reports as JSON: the run and its counts, which can be read back as an equal report.
+"""Write reports as JSON and read them: the file has the run and its counts, so reading gives an equal report.
 
-The schema, version 1. Counts are ints, times are seconds, memory is bytes; null is "not measured".
+This is version 1 of the schema. Counts are ints, times are in seconds, and memory is in bytes. null means "not measured".
 
-- ``schema`` is "fxflops.report", ``schema_version`` is 1; a change that an older reader would misread raises the version.
+- ``schema`` is "fxflops.report" and ``schema_version`` is 1. A change that an older reader would misread gets a new version.
 - ``model``, ``inputs``, ``trace``, ``trace_reason``, ``environment``, ``params``, ``convention``, ``attention``: the
-  Report's attributes of these names.
-- ``totals``: the Report's ``total_*``, ``latency``, ``unsteady``, ``max_memory`` and ``complete``, for other readers (loading a Report
-  recomputes the sums); and its ``mfu`` on the device of the run, if that device is listed.
-- ``calls``: every call in run order: ``op``, ``target`` (the function as called, ``{"class": name}``, or ``{"unseen": name}`` if the
-  observer could only describe it), ``args``, ``kwargs``, ``out``, ``settings`` (values, as :mod:`fxflops.report.values`
-  writes them), ``path``, ``node``, ``site``, ``seconds``, ``phase``, ``origin``; and its count: ``cost`` is ``{macs, muls, adds, others}`` or null,
-  ``rule`` a reason or ``{"formula": name, "counts": description}``, ``missing`` the reason why there is no cost, ``integer`` a bool.
-- ``charges``: entries of the same form, for modules that the convention charges in addition to the calls.
-- ``users``: the counts from the user's own formulas, by call index; every convention keeps them.
+  attributes of the Report with these names.
+- ``totals``: the Report's ``total_*``, ``latency``, ``unsteady``, ``max_memory`` and ``complete``, for readers other
+  than fxflops (loading a Report recomputes the sums). Also ``mfu``, for the device of the run if this device is listed.
+- ``calls``: every call in run order, with ``op``, ``target``, ``args``, ``kwargs``, ``out``, ``settings``, ``path``, ``node``, ``site``,
+  ``seconds``, ``phase`` and ``origin``. ``target`` is the name of the called function, ``{"class": name}``, or ``{"unseen": name}`` if the
+  observer has only a description of the call. :mod:`fxflops.report.values` describes the form of arguments, results and settings.
+  A call also has a count: ``cost`` is ``{macs, muls, adds, others}`` or null; ``rule`` is a reason or
+  ``{"formula": name, "counts": description}``; ``missing`` is the reason why there is no cost; ``integer`` is a bool.
+- ``charges``: the modules that the convention charges in addition to the calls, in the same form as ``calls``.
+- ``users``: the counts by the user's formulas, by call index. These counts are valid under every convention.
 - ``scopes``: every call of a module: ``path``, ``cls``, ``params``, ``args``, ``kwargs``, ``out``, ``has_children``, ``settings``,
-  ``seconds`` (its own, under ``profile``).
-- ``modules``: ``path``, ``cls``, ``params`` (the number of its own), ``keeps`` (the functions among its attributes), ``frozen`` (how
-  many of its ``params`` are frozen).
-- ``aliases``: further paths of modules that have several, each with the module's first path.
+  ``seconds`` (under ``profile``, the time of the module without its submodules).
+- ``modules``: ``path``, ``cls``, ``params`` (the number of parameters without submodules), ``keeps`` (the functions among the module's
+  attributes), ``frozen`` (the number of frozen parameters among ``params``).
+- ``aliases``: maps the second and further paths of a module to the module's first path.
 - ``nodes``: the graph's nodes, each a :class:`~fxflops.meters.nodes.Node`; ``calls`` is ``[first, last + 1]``.
-- ``latency``, ``backward_latency``: ``{median, low, high, repeats}`` or null. ``steps``: ``[name, first, last + 1,
-  seconds by phase]``; ``instruments``: the seconds of observing them; ``device_busy``: the seconds that an accelerator was busy;
-  ``workers``: the numbers of workers of its DataLoaders; ``lines``: ``[file and line, function, seconds]``, null if not sampled;
-  ``captured``: the number of calls captured into a device graph.
-- ``compiled``: the compiled model's own run, a :class:`~fxflops.run.outcome.Compiled`, or null.
-- ``memory``: ``peak``, ``at`` (a module and a phase), ``source``, ``categories``, ``live_at_peak``, ``timeline``; ``live``
-  has one number for each of ``fxflops.meters.history.CATEGORIES``, in that order.
-- ``classes``: for each class that is not torch's, the names of its bases and of the parameters of its ``forward``.
+- ``latency``, ``backward_latency``: ``{median, low, high, repeats}`` or null.
+- ``steps``: ``[name, first, last + 1, seconds by phase]``. ``instruments``: the seconds spent on observing the steps.
+  ``device_busy``: the seconds for which an accelerator was busy. ``workers``: the number of workers of each DataLoader.
+  ``lines``: ``[file and line, function, seconds]``, or null if lines were not sampled. ``captured``: the number of calls captured
+  into a device graph.
+- ``compiled``: the run of the compiled model, a :class:`~fxflops.run.outcome.Compiled`, or null.
+- ``memory``: ``peak``, ``at`` (a module and a phase), ``source``, ``categories``, ``live_at_peak``, ``timeline``.
+  ``live`` has one number for each of ``fxflops.meters.history.CATEGORIES``, in the order of ``CATEGORIES``.
+- ``classes``: for each class outside torch, the names of its base classes and the names of its ``forward``'s parameters.
 """
 
 from __future__ import annotations
@@ -77,21 +79,21 @@ TOTALS = (
     "max_memory",
     "complete",
 )
-"""The attributes of a Report that a file stores for readers other than fxflops."""
+"""The attributes of a Report that a file stores only for readers other than fxflops."""
 NAME_ONLY = "known by name alone"
-"""The summary of a convention that a file names but this process does not have."""
+"""The summary of a convention that a file names, but whose rules this process does not have."""
 OPERATION_VALUES = itemgetter("args", "kwargs", "out", "settings")
 PLACE = ("path", "node", "site", "seconds", "phase", "origin")
-"""The fields of a call that say where and when it was made."""
+"""The fields of a call that say where and when the call was made."""
 
 
 def to_json_data(counted_run: CountedRun, users: Mapping[int, Counted], totals: Mapping[str, Any]) -> dict[str, Any]:
     """Return a counted run as JSON-compatible data.
 
-    ``users`` are the counts from the user's own formulas, by call index.
+    ``users`` are the counts by the user's formulas, by call index.
     """
     run, counted = counted_run.run, counted_run.counted
-    # A count refers to the call as its convention sees it; the file stores the run's original call, for all conventions.
+    # A count refers to the call as the convention sees it. The file stores the original call of the run, for all conventions.
     calls = [each._replace(call=call) for each, call in zip(counted, run.calls, strict=False)]
     charges = counted[len(calls) :]
     call_data, operation_data = per_operation(_call), lru_cache(None)(_operation)
@@ -156,7 +158,7 @@ def _spelled(target: Any) -> Any:
 
 
 def _operation(operation: Operation) -> dict[str, Any]:
-    """Return the values of an operation, without its op and target."""
+    """Return the values of an operation (arguments, result and settings), without the op and the target."""
     values = {
         "args": operation.args,
         "kwargs": dict(operation.kwargs),
@@ -179,7 +181,7 @@ def _counted(counted: Counted) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a record and its nested records as dicts by field name, a tuple as a list, and a range as its two ends."""
+    """Return a value as JSON data: a record as a dict by field name, a tuple as a list, and a range as a list of its two ends."""
     if is_dataclass(value):
         return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if hasattr(value, "_asdict"):
@@ -190,7 +192,7 @@ def _plain(value: Any) -> Any:
 
 
 def data_in(path: Path) -> Any:
-    """Return the JSON data in a file; raise InputError if it is not JSON, OSError if it cannot be read."""
+    """Return the JSON data in a file. Raises InputError if the file is not JSON, and OSError if the file cannot be read."""
     with open(path, encoding="utf8") as file:
         try:
             return json.load(file)
@@ -199,8 +201,10 @@ def data_in(path: Path) -> Any:
 
 
 class Saved:
-    """The contents of a file: the run, its counts, and their convention and attention. Raises InputError for damaged data,
-    data that is not a report, and other schema versions."""
+    """The contents of a file: the run, the counts, the convention, and how attention is counted.
+
+    Raises InputError for damaged data, for data that is not a report, and for other schema versions.
+    """
 
     def __init__(self, data: Any) -> None:
         if not isinstance(data, dict) or data.get("schema") != SCHEMA:
@@ -208,8 +212,8 @@ class Saved:
             raise InputError("this is not an fxflops report", advice="config" if is_config else "report")
         if data.get("schema_version") != VERSION:
             raise InputError(
-                f"the report has schema_version {data.get('schema_version')!r}, and this fxflops reads {VERSION}: "
-                f"read it with the fxflops that wrote it, or a newer one"
+                f"the report has schema_version {data.get('schema_version')!r}, but this fxflops reads only version {VERSION}: "
+                f"use the version of fxflops that wrote the report, or a newer version"
             )
         try:
             self._read(data)
@@ -249,7 +253,7 @@ class Saved:
             trace_reason=data["trace_reason"],
         )
         self.attention: str = data["attention"]
-        # A convention that this process does not have is loaded as a name without rules: the counts are in the file.
+        # If this process does not have the convention, load only the convention's name. The counts are in the file anyway.
         name = data["convention"]
         has_rules = name in CONVENTIONS and is_torch_loaded()
         self.convention = find_convention(name) if has_rules else Convention(name, CONVENTIONS.get(name, NAME_ONLY))
@@ -262,11 +266,11 @@ class Saved:
             for entry, call in zip([*data["calls"], *data["charges"]], [*calls_as_counted, *charges], strict=True)
         )
         self.users = {int(i): self._counted(entry, calls[int(i)]) for i, entry in data["users"].items()}
-        # A file that was edited by hand, or written by another program, may not add up.
+        # If a file was edited by hand or written by another program, the calls may not add up to the total in the file.
         flops = sum(each.flops for each in self.counted if each.call.phase in PARTS[PHASES[0]])
         stated = data["totals"]["total_flops"]
         if flops != stated:
-            raise ValueError(f"its calls add up to {flops:,} FLOPs, its total is {stated:,}")
+            raise ValueError(f"the calls add up to {flops:,} FLOPs, but total_flops is {stated:,}")
 
     def _history(self, memory: dict[str, Any]) -> Remembered:
         alive = (LiveTensor(**{**t, "spec": self._value(t["spec"])}) for t in memory["live_at_peak"])
@@ -302,11 +306,14 @@ class Saved:
         return self._cached(self._decoded, data)
 
     def _cached(self, make: Callable[[Any], Any], data: Any) -> Any:
-        """Return ``make(data)``, cached: most data in a file occurs many times, and equal data gives the same object.
+        """Return ``make(data)`` from a cache. Most data occurs many times in a file; equal data gives the same object.
 
-        The cache key is the marshalled data, because 1, 1.0 and True are equal in Python.
+        The cache key is the marshalled data, not the data itself, because 1, 1.0 and True are equal in Python.
         """
-        key = make, marshal.dumps(data, 2)  # from version 3 on, bytes also depend on which objects are identical
+        key = (
+            make,
+            marshal.dumps(data, 2),
+        )  # version 2, because from version 3 on, the bytes also depend on which objects are identical
         if key not in self._cache:
             self._cache[key] = make(data)
         return self._cache[key]

@@ -1,4 +1,4 @@
-"""The tables of a counted run: its operations in run order, and its sums as mappings that print as tables."""
+"""Make the tables of a counted run: a table of operations in run order, and tables of sums, which are also mappings."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ PARTS = (
 COUNTS = ("params", "macs", "flops")
 """The columns that the table for papers always has."""
 VALUES_OF_PARTS = ("params", "macs", "flops", "flops%", "time", "time%")
-"""The values of a module in the last columns of :data:`PARTS`."""
+"""The keys of the module's values in the last columns of :data:`PARTS`."""
 
 
 # Sums
@@ -65,33 +65,33 @@ def checked_modules(counted_run: CountedRun, phase: str) -> dict[str, ModuleRow]
 
 
 def module_table(counted_run: CountedRun, phase: str) -> Rows[ModuleRow]:
-    """Return a table with a row for each module. Raises as :func:`checked_modules`."""
+    """Return a table with a row for each module. Raises the same errors as :func:`checked_modules`."""
     rows, columns = checked_modules(counted_run, phase), titled(MODULES, counted_run.title)
     return Rows(rows, "modules", columns, _module_cells, counted_run.provenance)
 
 
 def module_at(counted_run: CountedRun, path: str) -> ModuleRow:
-    """Return the row of the module at a path. Raises InputError for an unknown path; it names similar paths."""
+    """Return the row of the module at a path. Raises InputError for an unknown path; the error names similar paths."""
     modules = counted_run.modules(PHASES[0])
     if path not in modules:
         first_path = _first_path(counted_run.run, str(path))
         is_alias = first_path != str(path) and first_path in modules
-        hint = f": it is the same module as {first_path!r}" if is_alias else did_you_mean(str(path), modules)
-        raise InputError(f"{counted_run.run.model} has no module {path!r}{hint}; report.by_module() lists them")
+        hint = f": use {first_path!r}, another path of this module" if is_alias else did_you_mean(str(path), modules)
+        raise InputError(f"{counted_run.run.model} has no module {path!r}{hint}; report.by_module() lists all modules")
     return modules[path]
 
 
 def _first_path(run: Run, path: str) -> str:
-    """Return the first of a module's paths, under which it is listed; ``path`` itself if it has only one."""
+    """Return the first of a module's paths. Tables list the module under this path. If the module has only one path, return ``path``."""
     first_path = path
-    for _ in path.split("."):  # repeat: a module inside an aliased module may itself be an alias
+    for _ in path.split("."):  # repeat, because a module inside an aliased module may have an alias, too
         alias = next((prefix for prefix in prefixes(first_path) if prefix in run.aliases), "")
         first_path = f"{run.aliases.get(alias, '')}{first_path[len(alias) :]}".lstrip(".")
     return first_path
 
 
 def operator_table(counted_run: CountedRun, phase: str) -> Rows[OperatorRow]:
-    """Return a table with a row for each operator, the largest FLOPs first."""
+    """Return a table with a row for each operator. The operator with the most FLOPs is first."""
     return _operator_rows(counted_run, by_operator(counted_run.items(check_phase(phase))), "operator")
 
 
@@ -116,17 +116,17 @@ def module_and_operator_table(counted_run: CountedRun, phase: str) -> Rows[Rows[
 
 
 def step_time_table(counted_run: CountedRun) -> Rows[StepTime]:
-    """Return a table of where the time went in each step of a profiled block."""
+    """Return a table with a row for each step of a profiled block and a column for each part of the step's time."""
     return Rows(counted_run.step_times, "step times", STEP_TIMES, _step_time_cells, counted_run.provenance)
 
 
 def _operator_rows(counted_run: CountedRun, rows: Mapping[str, OperatorRow], key: str) -> Rows[OperatorRow]:
-    """Return a table of rows; ``key`` is the kind of their names: "operator", "dtype" or "step"."""
+    """Return a table of rows. ``key`` is the title of the column with the rows' names: "operator", "dtype" or "step"."""
     columns = (Column(key, key), Column("calls", "calls", "number"), *titled(SUMS, counted_run.title))
     return Rows(rows, f"{key}s", columns, _operator_cells, counted_run.provenance)
 
 
-# Cells are made by module-level functions, because a lambda cannot be pickled with its table.
+# These are functions of this module, because a table with lambdas cannot be pickled.
 
 
 def _module_cells(path: str, row: ModuleRow) -> list[Cells]:
@@ -152,7 +152,7 @@ def _cells(sums: Sums) -> Cells:
 
 
 def _is_unknown(sums: Sums) -> bool:
-    """Return True if no call has a formula; the counts are then shown as None, because unknown is not zero."""
+    """Return True if no call has a formula. Then the counts are unknown, so they are shown as None, not as 0."""
     return 0 < sums.calls == sums.missing
 
 
@@ -160,11 +160,11 @@ def _is_unknown(sums: Sums) -> bool:
 
 
 def operation_table(counted_run: CountedRun) -> Table:
-    """Return a table with a row for each call in run order, and for each graph node that takes time but makes no call.
+    """Return a table with a row for each call in run order. A graph node that takes time but makes no call also has a row.
 
-    ``params`` are a leaf module's own, listed at its first call only. Memory belongs to the call's graph node; for a backward
-    call, to the node's backward. The counts of a call without a formula are None. Remarks on calls are added to the column
-    ``counts``, which describes what is counted.
+    ``params`` is a leaf module's number of parameters, shown only at the module's first call. The memory columns are those of the
+    call's graph node, or for a backward call, those of the node's backward. The counts of a call without a formula are None. The
+    column ``counts`` describes what is counted, followed by a remark on the call, if any.
     """
     run, counted, remarks = counted_run.run, counted_run.counted, counted_run.remarks
     node_at = {node.name: node for node in run.nodes}
@@ -204,7 +204,7 @@ def operation_table(counted_run: CountedRun) -> Table:
 
 
 def _times_of_run(run: Run) -> tuple[tuple[str, object], ...]:
-    """Return the times of the whole run, which a file repeats in each row."""
+    """Return the times of the whole run. A CSV or JSON file repeats these times in each row."""
     times = (
         ("latency", totals.latency(run)),
         ("backward_latency", totals.backward_latency(run)),
@@ -214,7 +214,7 @@ def _times_of_run(run: Run) -> tuple[tuple[str, object], ...]:
 
 
 def _described(counted: Counted) -> tuple[str, str, str]:
-    """Return a call's target, inputs and output as text, which are the same for all calls of one operation."""
+    """Return the target, inputs and output of a call as text. The text is the same for all calls of one operation."""
     inputs, output = (" ".join(map(repr, specs)) for specs in (counted.call.inputs(), specs_in(counted.call.out)))
     return name_of(counted.call.target), inputs, output
 
@@ -230,7 +230,7 @@ def _memory(phase: str, node: Node | None) -> tuple[int | None, int | None, int 
 def kernel_table(counted_run: CountedRun) -> Table:
     """Return a table with a row for each kernel of each operator, slowest first.
 
-    A kernel has FLOPs only if its operator launched no other kernel, except copies and fills of memory; otherwise they are None.
+    A kernel's FLOPs are known only if its operator launched no other kernel, except copies and fills of memory. Otherwise the FLOPs are None.
     """
     sums: dict[tuple[str, str], tuple[int, float, int | None]] = {}
     for node in counted_run.run.nodes:
@@ -254,16 +254,16 @@ def line_table(counted_run: CountedRun) -> Table:
     """Return a table with a row for each line of the user's code, slowest first. Raises InputError if lines were not sampled."""
     lines = counted_run.run.lines
     if lines is None:
-        raise InputError("the lines of code were not sampled: fxflops.profile(model, lines=True) samples them")
+        raise InputError("the lines of code were not sampled: use fxflops.profile(model, lines=True)")
     total_seconds = sum(line.seconds for line in lines)
     rows = tuple((line.place, line.function, line.seconds, 100 * line.seconds / total_seconds) for line in lines)
     return Table("lines", LINES, rows, provenance=counted_run.provenance)
 
 
 def highest(nodes: Iterable[Node], phase: str, keys: Callable[[Node], Iterable[str]]) -> dict[str, int]:
-    """Return the highest memory peak of the nodes with each key; ``keys`` returns the keys of a node.
+    """Return, for each key, the highest memory peak of all nodes with this key. ``keys`` returns the keys of a node.
 
-    Peaks are measured in forward and backward only; the result is empty for other phases.
+    Peaks are only measured in forward and backward. For other phases, the result is empty.
     """
     peaks: dict[str, int] = {}
     for node in nodes:
@@ -277,16 +277,16 @@ def highest(nodes: Iterable[Node], phase: str, keys: Callable[[Node], Iterable[s
 
 
 def costs_table(data: Summary) -> Table:
-    """Return a table of the most expensive parts, and of the whole model."""
+    """Return a table of the most expensive parts of the model. The last rows are the whole model and its latency."""
     parts = [*costs(data)]
     params_left = (data.root.params or 0) - sum(part.row.params or 0 for part in parts)
     if params_left > 0 and parts and all(part.row.path != OTHER for part in parts):
         parts.append(
             Part(TreeRow("", "", OTHER, 0, params_left, 0, 0))
-        )  # modules that cost nothing may have parameters
+        )  # the other modules have parameters, but no cost
     parts.append(Part(data.root._replace(path="total"), (data.root,)))
     rows: list[Cells] = [_part_cells(part, data.root) for part in parts]
-    # Operations are timed one by one, so their sum is not the latency, which is measured on a whole run.
+    # The sum of the operations' times is not the latency: operations are timed one by one, the latency is timed on a whole run.
     for name, timing in (("latency", data.latency), ("backward latency", data.backward_latency)):
         if timing is not None:
             doubt = " (unsteady)" if data.unsteady else ""

@@ -1,4 +1,4 @@
-"""A training run extrapolated from one counted step: GPU-hours by the true count, beside the 6ND estimate."""
+"""Extrapolate a training run from one counted step: the GPU-hours by the step's FLOPs, and by the 6ND estimate."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from .per_token import active_params, per_token
 
 @dataclass(frozen=True, slots=True)
 class TrainingRun:
-    """The GPU-hours of training on ``tokens``. ``flops_per_token`` is 2 x MACs of forward and backward; ``peak`` is the
-    device's peak in FLOP/s for ``dtype``. ``six_nd_hours`` is the estimate with 6 x ``params`` FLOPs per token; for a mixture of
-    experts, with the ``active_params``, i.e. those used for a token.
+    """The GPU-hours needed to train on ``tokens`` tokens.
+
+    ``flops_per_token`` is 2 x MACs of forward and backward, per token. ``peak`` is the device's peak in FLOP/s for ``dtype``.
+    ``six_nd_hours`` is the estimate with 6 x ``params`` FLOPs per token. For a mixture of experts, the estimate uses
+    ``active_params``, the number of parameters used per token, in place of ``params``.
     """
 
     tokens: float
@@ -40,7 +42,7 @@ class TrainingRun:
     def _n(self) -> str:
         if self.active_params is None:
             return f"{self.params:,} parameters"
-        return f"{self.active_params:,.0f} of {self.params:,} parameters, those active per token"
+        return f"{self.active_params:,.0f} active parameters per token, of {self.params:,}"
 
     def __str__(self) -> str:
         at = f"({self.mfu:g} MFU x {amount(self.peak, 'FLOP/s')} of {self.device.name} in {self.dtype}) / 3600"
@@ -58,21 +60,21 @@ def training_run(
     mfu: float,
     tokens_per_step: int | None,
 ) -> TrainingRun:
-    """Return the training run for one counted step; see :meth:`~fxflops.report.report.Report.training_run`."""
+    """Return the cost of a training run, extrapolated from one counted step; see :meth:`~fxflops.report.report.Report.training_run`."""
     from ..roofline.traffic import compute_dtype  # imports torch
 
     if device is None:
-        raise InputError(f"training_run() needs the card that trains: training_run({tokens!r}, 'H100')")
+        raise InputError(f"training_run() needs the name of the card, e.g. training_run({tokens!r}, 'H100')")
     if isinstance(tokens, str):
         try:
             tokens = float(read_tokens(tokens))
         except ValueError as error:
             raise InputError(f"training_run(): tokens {error}") from None
     if not tokens > 0:
-        raise of_kind(InputError(f"training_run() needs tokens above 0, not {tokens!r}"), ValueError)
+        raise of_kind(InputError(f"tokens of training_run() must be above 0, got {tokens!r}"), ValueError)
     if not 0 < mfu <= 1:
         percent = f": {mfu:g}% is {mfu / 100:g}" if 1 < mfu <= 100 else ""
-        raise of_kind(InputError(f"mfu must be above 0 and at most 1, not {mfu!r}{percent}"), ValueError)
+        raise of_kind(InputError(f"mfu must be above 0 and at most 1, got {mfu!r}{percent}"), ValueError)
     model, params = counted_run.run.model, totals.params(counted_run)
     backward_macs = totals.backward_macs(counted_run)
     if not backward_macs or not params:

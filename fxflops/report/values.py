@@ -1,9 +1,9 @@
-"""The values of calls as JSON data: arguments, results and settings.
+"""Convert the arguments, results and settings of calls to JSON data and back.
 
-A bool, int, finite float, string or None is written as its JSON counterpart; a tuple becomes a list; any other value
-becomes an object with one key that names its kind: ``tensor`` (``[shape, dtype]``, followed by layout and facts
-unless they are the defaults), ``dict`` (pairs), ``slice``, ``complex``, ``float``, ``dtype``, ``device``, ``layout``,
-``memory_format``, ``class``, ``ellipsis``. Functions and classes are written by name (:mod:`fxflops.names`).
+A bool, int, finite float, string or None becomes the same JSON value. A tuple becomes a list. Any other value becomes an object
+with one key, which names the value's type: ``tensor``, ``dict``, ``slice``, ``complex``, ``float``, ``dtype``, ``device``, ``layout``,
+``memory_format``, ``class`` or ``ellipsis``. A tensor is written as ``[shape, dtype]``, followed by layout and facts unless both have
+the defaults. A dict is written as a list of pairs. Classes are written by name (:mod:`fxflops.names`).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from ..records import Spec
 
 JSON_TYPES = frozenset({NoneType, bool, int, str})
 TORCH_KINDS = ("dtype", "layout", "memory_format")
-"""The kinds whose values are attributes of torch, such as ``torch.float32``; ``torch`` also has a class of each name."""
+"""The types whose values are attributes of torch, e.g. ``torch.float32`` for ``dtype``. The types are attributes of torch, too."""
 
 
 @dataclass(frozen=True)
 class Named:
-    """A stand-in for a torch dtype, layout, memory format or device, in a process that has not imported torch.
+    """A stand-in for a torch dtype, layout, memory format or device in a process that has not imported torch.
 
-    As a dtype it derives its properties from its name.
+    For a dtype, the properties are derived from the dtype's name.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Named:
 
 
 def encoded(value: Any) -> Any:
-    """Return a value of a Call as JSON data; an object of an unknown type becomes ``"<its class>"``."""
+    """Return a value in a Call as JSON data. An object of an unknown type becomes a string with the name of its class, ``"<name>"``."""
     if type(value) in JSON_TYPES:
         return value
     match value:
@@ -95,7 +95,7 @@ def _torch_name(value: Any) -> str:
 
 
 def decoded(value: Any, classes: Classes) -> Any:
-    """Return the value from :func:`encoded`'s result; ``classes`` finds a class by its name."""
+    """Return the value that :func:`encoded` converted to this JSON data. ``classes`` maps names to classes."""
     if isinstance(value, list):
         return tuple(decoded(item, classes) for item in value)
     if not isinstance(value, dict):
@@ -123,11 +123,11 @@ def decoded(value: Any, classes: Classes) -> Any:
             return sys.modules["torch"].device(data) if is_torch_loaded() else Named(data)
         case "ellipsis":
             return ...
-    raise ValueError(f"there is no value of kind {kind!r}")
+    raise ValueError(f"unknown type of value {kind!r}")
 
 
 def _from_torch(kind: str, name: str) -> Any:
-    """Return torch's dtype, layout or memory format of this name."""
+    """Return torch's dtype, layout or memory format with this name."""
     if not is_torch_loaded():
         return Named(name)
     torch: Any = sys.modules["torch"]

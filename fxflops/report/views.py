@@ -1,4 +1,4 @@
-"""The plain data for renderers, built from a report's sums; and the tree, which prints itself."""
+"""Build the data of a report that renderers show: the module tree and the summary."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from .tables import PARTS, checked_modules, highest
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Tree(Tabular):
-    """A report's modules as a tree: it prints itself, is a table in a notebook, and has a table's exports.
+    """A report's modules as a tree. ``print`` shows the tree, a notebook shows a table, and ``to_*`` methods export the table.
 
-    The table has a row for each line of the tree, with raw values. If a row folds identical modules, ``count`` is their
-    number, the other values are for one of them, and modules inside have the first one's path.
+    The table has a row of raw values for each line of the tree. If a row folds identical modules, ``count`` is the number of
+    these modules, and the other values are for one of them. Submodules are then listed with the path of the first module.
     """
 
     root: TreeRow
@@ -49,7 +49,7 @@ class Tree(Tabular):
         fold: bool | None = None,
         units: str | None = None,
     ) -> Tree:
-        """Return the tree with other options, so that ``summary.tree(...)`` works as ``report.tree(...)`` does."""
+        """Return the tree with other options. So ``summary.tree(...)`` works like ``report.tree(...)``."""
         given_options = {"columns": columns, "sort_by": sort_by, "fold": fold, "units": units}
         new_options: Any = {name: value for name, value in given_options.items() if value is not None}
         return replace(self, options={**self.options, **new_options, "depth": depth})
@@ -77,15 +77,15 @@ class Tree(Tabular):
 
 
 def _shapes(calls: Iterable[Iterable[Spec]]) -> str:
-    """Return the tensors of a module's first call, and the number of different shapes in its other calls."""
+    """Return the tensors of a module's first call as text, followed by the number of other shapes in the module's other calls."""
     first, *others = dict.fromkeys(tuple((spec, spec.dtype) for spec in specs) for specs in calls) or [()]
     return " ".join(repr(spec) for spec, _ in first) + (f" and {len(others)} more" if others else "")
 
 
 def tree_row(counted_run: CountedRun, phase: str, with_shapes: bool = True) -> TreeRow:
-    """Return the root of the module tree, with the costs of one phase in each row.
+    """Return the root of the module tree. Each row of the tree has a module's costs in one phase.
 
-    The summary does not show shapes, so it skips them: reading them takes as long as everything else.
+    Pass ``with_shapes=False`` for views without shapes: reading the shapes takes half of the time.
     """
     run = counted_run.run
     modules = checked_modules(counted_run, phase)
@@ -94,7 +94,7 @@ def tree_row(counted_run: CountedRun, phase: str, with_shapes: bool = True) -> T
     calls_shown = scopes if with_shapes else {}
     children = grouped((path.rpartition(".")[0], path) for path in modules if path)
     if scopes and counted_run.counted and all(isinstance(each.call.target, str) for each in counted_run.counted):
-        # No operations were observed: show only modules that were called, and the modules around them.
+        # No operations were observed: show only modules that were called, and the modules that contain them.
         called = {prefix for path in scopes for prefix in prefixes(path)}
         children = {path: [child for child in paths if child in called] for path, paths in children.items()}
     peaks = highest(run.nodes, phase, lambda node: prefixes(node.path))
@@ -127,7 +127,7 @@ def tree_row(counted_run: CountedRun, phase: str, with_shapes: bool = True) -> T
 
 
 def _own_operators(counted_run: CountedRun, phase: str) -> dict[str, dict[str, int]]:
-    """Return, by module, the operators that it calls directly with their numbers of calls, most FLOPs first."""
+    """Return, by module path, the operators that the module calls directly, with the numbers of calls; most FLOPs first."""
     sums_by_place = sums_of(((item.path, item.op), item.sums) for item in counted_run.items(phase))
     operators: dict[str, dict[str, int]] = {}
     for (path, op), sums in sorted(sums_by_place.items(), key=lambda item: -item[1].flops):
@@ -137,7 +137,7 @@ def _own_operators(counted_run: CountedRun, phase: str) -> dict[str, dict[str, i
 
 
 def _with_outside(root: TreeRow, outside_calls: Sequence[Counted]) -> TreeRow:
-    """Return the root with the calls made outside the model in a separate row, instead of in the model's own work."""
+    """Return the root with a separate row for calls outside the model. These calls are removed from the root's own work."""
     if not outside_calls:
         return root
     by_op = sums_of((item.op, item.sums) for item in items_of(outside_calls))
@@ -156,9 +156,10 @@ def _with_outside(root: TreeRow, outside_calls: Sequence[Counted]) -> TreeRow:
 
 
 def _macs_at_zero(counted_run: CountedRun) -> float:
-    """Return the share of the forward's MACs in calls that the convention counts as 0, such as functions under one that hooks modules.
+    """Return the share of the forward's MACs in calls that the convention counts as 0.
 
-    A call in a module that is charged as a whole is counted by that charge.
+    For example, a tool that hooks modules counts functions as 0. If the tool charges a whole module, the charge also covers the
+    calls inside the module.
     """
     if counted_run.convention == BASE_CONVENTION or not counted_run.forward.macs:
         return 0.0
@@ -177,7 +178,7 @@ def _macs_at_zero(counted_run: CountedRun) -> float:
 
 
 def summary_of(counted_run: CountedRun, root: TreeRow, utilization: float | None) -> Summary:
-    """Return the data of the one-screen summary; ``utilization`` is the MFU, None if unknown."""
+    """Return the data of the one-screen summary. ``utilization`` is the MFU; None if the MFU is unknown."""
     run, counted, environment = counted_run.run, counted_run.counted, counted_run.run.environment
     compiled = compiled_view(counted_run)
     nodes_seconds = totals.nodes_seconds(run)

@@ -18,6 +18,7 @@ from ..errors import FxflopsError, InputError, RunError
 from ..meters.accelerator import accelerator_of
 from ..meters.live_storages import LiveStorages
 from ..meters.stopwatch import Stopwatch
+from ..model.hidden import hidden
 from ..model.holders import Holders
 from ..model.modules import Called, class_name, parameters_of
 from ..model.optimizer import (
@@ -119,7 +120,7 @@ def watch_of(
     may_train = isinstance(subject.model, Called) and not subject.own_backward
     watch.observer.phases.on_step = partial(_before_step, snapshot, watch.storages, lacks_gradients, may_train)
     watch.storages.was_there = snapshot.was_there
-    if not watch.world.is_meta and any(tensor.is_meta and not is_fake(type(tensor)) for tensor in subject.state):
+    if subject.has_meta and not watch.world.is_meta:
         watch.storages.note_placeholders()
     return watch
 
@@ -157,13 +158,18 @@ def observe(subject: Subject, watch: Watch) -> Watch:
     ):
         watch.storages.hold_written(watch.observer.calls)  # DDP's buckets
     if subject.backward:
-        params = [(name, watch.world.of(parameter)) for name, parameter in subject.held["params"]]
-        watch.storages.label(gradients_of(params), "gradients")
+        _label_gradients(subject, watch)
         if subject.optimizer is not None:
             _optimizer_step(subject, subject.optimizer, watch)
     if watch.recorder is not None:
         watch.recorder.returned(out)
     return watch
+
+
+@hidden
+def _label_gradients(subject: Subject, watch: Watch) -> None:
+    params = [(name, watch.world.of(parameter)) for name, parameter in subject.held["params"]]
+    watch.storages.label(gradients_of(params), "gradients")
 
 
 def observed_run(
@@ -178,6 +184,7 @@ def observed_run(
     return observe(subject, watch_of(subject, registry, recorder=recorder, cap=cap, new_stopwatch=new_stopwatch))
 
 
+@hidden
 def finished_run(subject: Subject, watch: Watch, source: str, trace: str, why: str = "", **measured: Any) -> Run:
     """Return the record of a finished run and release the watch. A run on meta is recorded for the subject's ``count_for``.
 
@@ -231,9 +238,12 @@ def run_model(
     # Only dispatch modes see an optimizer's step, which a callable may take.
     observe_dispatch = subject.backward or isinstance(subject.model, Called)
     observe_dispatch = observe_dispatch or any(issubclass(cls, torch.jit.ScriptModule) for cls in classes)
-    has_meta = any(tensor.device.type == "meta" for tensor in subject.state)
     # On meta, hooks get stand-ins: a hook that looks up its parameter would not step.
-    if subject.backward and not has_meta and (optimizer := held_by_hooks(parameters_of(subject.model))) is not None:
+    if (
+        subject.backward
+        and not subject.has_meta
+        and (optimizer := held_by_hooks(parameters_of(subject.model))) is not None
+    ):
         return _on_real(subject, registry, f"hooks of its parameters hold an optimizer ({type(optimizer).__name__})")
     failed: Exception | None = None
     try:
@@ -248,12 +258,12 @@ def run_model(
         if mirror.unknown_origin and not observe_dispatch:
             mirror, watch = meta_run(subject, registry, must_read_masks, observe_dispatch=True, lessons=lessons)
         why = mirror.needs_values  # raised, but caught by the model
-        if has_meta or not why:
+        if subject.has_meta or not why:
             return finished_run(subject, watch, "predicted", ON_META)
     except (RunError, InputError, NotImplementedError) as error:
         failed, why = error, error.problem if isinstance(error, FxflopsError) else str(error)
     # Outside that handler, so that an error on real tensors is not chained to the error on meta.
-    if failed is None or not has_meta:
+    if failed is None or not subject.has_meta:
         failed = None  # its traceback holds memory that the run on real tensors needs
         return _on_real(subject, registry, why)
     try:
@@ -277,8 +287,7 @@ def _on_real(subject: Subject, registry: FormulaRegistry, why: str) -> Run:
 def loaded_weights(subject: Subject, watch: Watch) -> bool:
     """Return whether a run on real tensors loaded weights that are on meta, so that its result is on another device."""
     ran_on = watch.observer.ran_on
-    on_meta = any(tensor.is_meta and not is_fake(type(tensor)) for tensor in subject.state)
-    return on_meta and not watch.world.is_meta and ran_on is not None and ran_on.type != "meta"
+    return subject.has_meta and not watch.world.is_meta and ran_on is not None and ran_on.type != "meta"
 
 
 def _run_of_loaded_weights(subject: Subject, registry: FormulaRegistry) -> Run | None:
@@ -287,17 +296,7 @@ def _run_of_loaded_weights(subject: Subject, registry: FormulaRegistry) -> Run |
     On meta, loaded weights look like their stand-ins. Only a model with real inputs, and with hooks or a replaced forward on
     a module with such weights, is tried. Return None if its result is on meta, too, or it raises.
     """
-    inputs = [tensor for _, tensor in subject.held["inputs"]]
-    has_waiting = any(weight.is_meta for weight in subject.state)
-    if not has_waiting or subject.is_for_another or any(tensor.is_meta for tensor in inputs):
-        return None
-    waiting = [
-        module
-        for module in subject.inventory.paths
-        if not isinstance(module, torch.jit.ScriptModule)
-        and any(weight is not None and weight.is_meta for weight in module._parameters.values())
-    ]
-    if not any("forward" in vars(module) or is_hooked(module) for module in waiting):
+    if not _awaits_weights(subject):
         return None
     subject.snapshot.keep_all()
     try:
@@ -310,6 +309,20 @@ def _run_of_loaded_weights(subject: Subject, registry: FormulaRegistry) -> Run |
     return finished_run(
         subject, watch, "storages", "counted on real tensors", "its weights are on meta until they are loaded"
     )
+
+
+@hidden
+def _awaits_weights(subject: Subject) -> bool:
+    """Return whether a hook or a replaced forward may load weights that are on meta, while the inputs are real."""
+    if not subject.has_meta or subject.is_for_another or any(tensor.is_meta for _, tensor in subject.held["inputs"]):
+        return False
+    waiting = [
+        module
+        for module in subject.inventory.paths
+        if not isinstance(module, torch.jit.ScriptModule)
+        and any(weight is not None and weight.is_meta for weight in module._parameters.values())
+    ]
+    return any("forward" in vars(module) or is_hooked(module) for module in waiting)
 
 
 def _check_own_device(subject: Subject, why: str) -> None:

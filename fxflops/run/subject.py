@@ -12,6 +12,7 @@ from torch import nn
 from ..errors import InputError
 from ..meters.accelerator import accelerator_of
 from ..model.callables import state_of
+from ..model.hidden import hidden
 from ..model.inputs import as_leaves, bind
 from ..model.inventory import Inventory
 from ..model.optimizer import OptimizerLike, holders_in
@@ -33,9 +34,11 @@ class Subject:
     ``is_for_another`` says whether its type differs from the device that the model would run on. ``autocast`` is the dtype of
     autocast for ``count_for`` around the forward, or None.
     ``own_backward`` says that the callable runs the backward pass itself, e.g. a training step, so that no other follows.
+    ``has_meta`` says whether a parameter, buffer or input is on meta.
     ``bytes_before`` are the bytes allocated on its device before any run, 0 if unknown.
     """
 
+    @hidden
     def __init__(
         self,
         model: nn.Module,
@@ -74,6 +77,7 @@ class Subject:
             "inputs": [("", tensor) for tensor in tensors_in((args, kwargs))],
         }
         self.state = [tensor for named in self.held.values() for _, tensor in named]
+        self.has_meta = any(tensor.is_meta and not is_fake(type(tensor)) for tensor in self.state)
         self.device = self.state[0].device if self.state else torch.device("cpu")
         own_device = torch.device("cpu") if self.device.type == "meta" else self.device
         # A tensor created on "cuda" has the device "cuda:0".
@@ -100,6 +104,7 @@ class Subject:
         """Return whether a backward pass follows the forward, i.e. the callable does not run it itself."""
         return self.backward and not self.own_backward
 
+    @hidden
     def inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return args and kwargs, after restoring the initial state."""
         if self._has_run:

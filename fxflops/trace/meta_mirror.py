@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn, strided
 
+from ..model.hidden import hidden
 from ..model.pytree import stored, tensors_given, tensors_in
 from ..ops._traits import RESHAPING
 from ..records import Spec
@@ -96,6 +97,7 @@ class MetaMirror:
     read them; ``form_of(shape, stride, dtype, place)`` returns the shared form of all tensors with this metadata.
     """
 
+    @hidden
     def __init__(
         self,
         state: Iterable[torch.Tensor],
@@ -309,6 +311,7 @@ class MetaMirror:
         """Return a value; a tensor whose values are out of date since a call on meta wrote to it is replaced by its meta tensor."""
         return self.of(value) if isinstance(value, torch.Tensor) and self._is_invalid(value) else value
 
+    @hidden
     def check_origin(self, value: Any) -> None:
         """Set ``unknown_origin`` if the model returned a tensor of unknown origin."""
         self._survey(tensors_in(value))

@@ -667,7 +667,7 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
         ("check model.py:with_args", "no budget to check: give a limit (--max-flops"),
         ("check model.py:with_args --max-flops 4Q", "'4Q' is not a number with a unit of k, M, G"),
         ("check model.py:with_args --max-memory 2G", "2GiB, 500MB"),
-        ("check model.py:with_args --max-time 1s --device meta", "no time was measured"),
+        ("check model.py:with_args --max-time 1s --device meta", "cannot check the limit for time"),
         ("ops sofmax", "did you mean softmax"),
         ("frobnicate", "No such command 'frobnicate'"),
         ("run", "Missing argument 'MODEL'"),

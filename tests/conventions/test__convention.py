@@ -81,9 +81,9 @@ def test_a_row_that_fails_is_the_users_to_mend(row: Any) -> None:
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        ({"lineer": as_in_a_recipe}, r"the row for 'lineer' counts nothing: no op of that name is known \(did you mean linear"),
-        ({torch.relu: as_in_a_recipe}, "the formula for torch.relu counted nothing: relu is called here as torch.nn.ReLU x1"),
-        ({F.linear: as_in_a_recipe}, "linear is called here as torch.nn.Linear x2"),
+        ({"lineer": as_in_a_recipe}, r"the row for 'lineer' counts nothing: the op 'lineer' is unknown \(did you mean linear"),
+        ({torch.relu: as_in_a_recipe}, "the formula for torch.relu counted nothing: the code calls relu as torch.nn.ReLU x1"),
+        ({F.linear: as_in_a_recipe}, "the code calls linear as torch.nn.Linear x2"),
     ],
 )  # fmt: skip
 def test_a_row_that_counts_nothing_is_warned_of(rows: Any, said: str) -> None:

@@ -76,12 +76,12 @@ def test_what_a_tools_users_told_it_keeps_our_macs() -> None:
 @pytest.mark.parametrize(
     ("key", "said"),
     [
-        ("lineer", "the row for 'lineer' counts nothing: no op of that name is known (did you mean linear"),
+        ("lineer", "the row for 'lineer' counts nothing: the op 'lineer' is unknown (did you mean linear"),
         (
             torch.relu,
-            "the formula for torch.relu counted nothing: relu is called here as tests.counting.test_counts.Renamed x1",
+            "the formula for torch.relu counted nothing: the code calls relu as tests.counting.test_counts.Renamed x1",
         ),
-        (nn.Linear, "linear is called here as torch.nn.functional.linear x1; a formula for that counts it"),
+        (nn.Linear, "the code calls linear as torch.nn.functional.linear x1; register the formula for this name"),
         ("gelu", None),
         (nn.GELU, None),
     ],

@@ -286,7 +286,7 @@ def test_a_tool_that_sees_no_operators_says_so(tool: str, kind: str) -> None:
 def test_a_missing_operator_is_named_with_the_reason() -> None:
     report = fxflops.count(program("exported"), X, convention="thop")
     conv = next(each for each in report.missing if each.op == "conv")
-    assert "thop does not see operators that the model's own code calls" in conv.reason
+    assert "thop does not see operators that the model's code calls directly" in conv.reason
     assert not report.recipe()  # a formula of the user's is no remedy
     with pytest.raises(fxflops.FxflopsError, match="thop does not see"):
         fxflops.count(program("exported"), X, convention="thop", strict=True)

@@ -43,7 +43,7 @@ def test_python(wrong: Callable[[], Any], error: type[Exception], said: str) -> 
 
 def test_a_training_run_takes_its_tokens_in_words_and_asks_for_a_card() -> None:
     report = fxflops.count(nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 4)), torch.zeros(2, 3).long(), backward=True)
-    with pytest.raises(fxflops.InputError, match=r"needs the card that trains: training_run\('15T', 'H100'\)"):
+    with pytest.raises(fxflops.InputError, match=r"needs the name of the card, e.g. training_run\('15T', 'H100'\)"):
         report.training_run("15T")
     assert report.training_run("15T", "H100") == report.training_run(15_000_000_000_000, "H100")
     with pytest.raises(fxflops.InputError, match="tokens 'many' is not a number"):

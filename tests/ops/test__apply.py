@@ -52,13 +52,17 @@ def test_a_mapping_gives_a_method_itself_then_its_result(method: str) -> None:
 
 @pytest.mark.parametrize(
     ("style", "said"),
-    [("op", "by the op's own names"), ("module", "with the module first"), ("mapping", "as torch_flops calls it")],
+    [
+        ("op", "with the op's own parameter names"),
+        ("module", "with the module as the first argument"),
+        ("mapping", "with the arguments that torch_flops passes"),
+    ],
 )
 def test_an_error_says_how_the_formula_was_called(style: Any, said: str) -> None:
     def refuses(*args: Any, **kwargs: Any) -> int:
         raise ValueError("no")
 
-    with pytest.raises(FormulaError, match=f"ValueError: no\nIt was called {said}; its signature is refuses"):
+    with pytest.raises(FormulaError, match=f"ValueError: no\nThe formula was called {said}; its signature is refuses"):
         apply(Formula("own", refuses, style=style), Operation("own", torch.exp, (Spec((2,)),), {}, Spec((2,))))
 
 
@@ -112,7 +116,7 @@ def test_a_positional_parameter_with_the_name_of_a_later_one_is_refused(args: An
         return int(weight.numel())
 
     with pytest.raises(
-        fxflops.FormulaError, match="positional parameter 'weight' gets the op's 'input': write it after"
+        fxflops.FormulaError, match="positional parameter 'weight' gets the op's argument 'input': write 'weight' after"
     ):
         fxflops.count(Product(), (X, W), formulas={F.linear: wrong})
     assert fxflops.count(Product(), (X, W), formulas={F.linear: right}).total_flops == W.numel()

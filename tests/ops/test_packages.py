@@ -79,9 +79,9 @@ def test_one_that_raises_is_named_and_counts_nothing(fresh: Fresh, tmp_path: Pat
     install(tmp_path, "other", "0.1", "nowhere.flops")
     counted, again, *warned = run(fresh, tmp_path)
     assert counted == again == "0 False"
-    assert warned[0].startswith("the formulas of acme 1.2 were not loaded, from acme.flops (entry point 'acme'")
+    assert warned[0].startswith("could not load the formulas of acme 1.2 from acme.flops (entry point 'acme'")
     assert warned[0].endswith("RuntimeError: no driver")
-    assert "the formulas of other 0.1 were not loaded, from nowhere.flops" in warned[1]
+    assert "could not load the formulas of other 0.1 from nowhere.flops" in warned[1]
     assert len(warned) == 2
 
 

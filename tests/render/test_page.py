@@ -440,7 +440,7 @@ def test_remarks_are_on_the_page_and_in_a_notebook() -> None:
     model = nn.Linear(4, 4)
     with profile(model) as p:
         nn.functional.relu(torch.ones(2))
-    said = "the given model was never called in the block: all calls are outside it"
+    said = "the model was never called in the block: all calls are outside the model"
     assert said in str(p.report)
     assert f'<p class="note remark">{said}</p>' in str(p.report.to_html())
     assert f"<p>{said}</p>" in p.report._repr_html_()

@@ -162,7 +162,7 @@ def test_without_times_flops_are_the_lengths_and_it_says_so() -> None:
     [op] = slices(trace, "operation")
     assert op["dur"] == report.total_flops / 1e6 == 2000.0
     assert "nothing was timed" in trace["otherData"]["durations"]
-    assert any("1 us stands for 1 MFLOP" in e["args"]["name"] for e in trace["traceEvents"] if e["ph"] == "M")
+    assert any("1 us represents 1 MFLOP" in e["args"]["name"] for e in trace["traceEvents"] if e["ph"] == "M")
     assert "seconds" not in op["args"]
 
 

@@ -95,7 +95,7 @@ def test_modules_are_compared_without_what_wraps_them(wrap: Any) -> None:
 def test_of_other_modules_it_is_not_known_what_is_repeated() -> None:
     other = count(nn.Sequential(nn.Linear(8, 4)), torch.ones(2, 8))
     found = count(nn.Linear(8, 4), torch.ones(2, 8)).gather(whole=other)
-    said = "unknown, as whole and the ranks share no module: it has 0, they have (root)"
+    said = "unknown: whole and the ranks have no module in common (whole: 0; ranks: (root))"
     assert f"repeated work: {said}" in str(found)
     assert f"repeated: {said}" in str(found.to_html())
 

@@ -179,5 +179,5 @@ def test_optimizer_state_has_its_name_and_outlives_the_step() -> None:
 
 def test_a_saved_report_says_that_it_lacks_single_allocations() -> None:
     saved = Report.from_dict(count(Net(), torch.ones(8, 64)).to_dict())
-    with pytest.raises(InputError, match="not from one read from a file"):
+    with pytest.raises(InputError, match="because it was read from a file"):
         saved.to_memory_snapshot()

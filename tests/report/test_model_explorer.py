@@ -96,7 +96,7 @@ def test_errors() -> None:
     with pytest.raises(InputError, match=r"analyze\(model, args, repeats=0\)"):
         count(Net(), torch.ones(4, 8)).to_model_explorer()
     untimed = analyze(Net(), torch.ones(4, 8), repeats=0)
-    with pytest.raises(InputError, match="by='time': it was not measured"):
+    with pytest.raises(InputError, match="by='time': this run did not measure"):
         untimed.to_model_explorer(by="time")
     with pytest.raises(InputError, match="one of 'flops', 'macs', 'time', 'memory'"):
         untimed.to_model_explorer(by="cost")

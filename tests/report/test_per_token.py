@@ -30,7 +30,7 @@ def test_training_and_time() -> None:
 def test_a_number_of_tokens_of_the_users_own() -> None:
     report = fxflops.count(nn.Linear(4, 10, bias=False), torch.zeros(6, 4))
     assert report.per_token(6).flops == 70.0
-    with pytest.raises(fxflops.InputError, match="Linear was given no tokens"):
+    with pytest.raises(fxflops.InputError, match="Linear got no tokens"):
         report.per_token()
     for wrong in (0, "6"):
         with pytest.raises(fxflops.InputError, match="an int of at least 1"):

@@ -87,14 +87,19 @@ def test_charts_are_pictures_too(report: Report) -> None:
     assert "FLOP/s, at most on H100 SXM" in predicted
     assert counted.provenance in predicted
     with pytest.raises(
-        InputError, match="no roofline: nothing was timed; chart='roofline', device='H100' predicts one"
+        InputError,
+        match="no roofline: nothing was timed; pass a device to predict a roofline: chart='roofline', device='H100'",
     ):
         counted.to_svg(chart="roofline")
-    with pytest.raises(InputError, match="no chart 'pie': one of 'graph', 'modules', 'memory', 'roofline'"):
+    with pytest.raises(
+        InputError, match="unknown chart 'pie'; expected one of 'graph', 'modules', 'memory', 'roofline'"
+    ):
         report.to_svg(chart="pie")
-    with pytest.raises(InputError, match="by='time': it was not measured"):
+    with pytest.raises(InputError, match="by='time': this run did not measure"):
         counted.to_svg(chart="modules", by="time")
-    with pytest.raises(InputError, match="by='memory' for modules: one of 'flops', 'macs', 'time'"):
+    with pytest.raises(
+        InputError, match="by='memory' is not possible for chart='modules'; expected one of 'flops', 'macs', 'time'"
+    ):
         report.to_svg(chart="modules", by="memory")
     assert "Sequential · time" not in str(report.to_svg(chart="modules"))
     assert " · time " in str(report.to_svg(chart="modules", by="time"))

@@ -22,7 +22,7 @@ def test_a_name_that_it_lacks_is_told_with_those_near_it(name: str, near: str) -
 
 
 def test_a_name_of_torchinfos_is_told_what_shows_it() -> None:
-    with pytest.raises(AttributeError, match=r"a Report has no 'summary'.*; print\(report\) shows its summary"):
+    with pytest.raises(AttributeError, match=r"a Report has no 'summary'.*; print\(report\) shows a summary"):
         REPORT.summary()  # type: ignore[attr-defined]
 
 
@@ -90,5 +90,7 @@ def test_a_number_has_the_name_that_its_tool_gives_it(convention: str, name: str
 
 def test_names_of_other_counters_say_what_a_report_has() -> None:
     report = fxflops.count(nn.Linear(2, 2), torch.ones(1, 2))
-    with pytest.raises(AttributeError, match=r"no 'unsupported_ops': report\.missing lists what is not counted"):
+    with pytest.raises(
+        AttributeError, match=r"no 'unsupported_ops': report\.missing lists the ops that are not counted"
+    ):
         report.unsupported_ops  # noqa: B018

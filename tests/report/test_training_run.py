@@ -37,7 +37,7 @@ def test_what_is_needed() -> None:
     ids = torch.zeros(2, 5, dtype=torch.long)
     with pytest.raises(InputError, match="no backward pass of Words"):
         count(Words(), ids).training_run(1e9, DEVICE)
-    with pytest.raises(InputError, match=r"mfu must be above 0 and at most 1, not 40: 40% is 0\.4"):
+    with pytest.raises(InputError, match=r"mfu must be above 0 and at most 1, got 40: 40% is 0\.4"):
         count(Words(), ids, backward=True).training_run(1e9, DEVICE, mfu=40)
 
 
@@ -65,6 +65,6 @@ def test_of_experts_those_count_that_a_token_meets() -> None:
     run = report.training_run(1e12, DEVICE, mfu=0.5)
     assert (run.params, run.active_params) == (44 + 32, 44 + 16)
     assert run.six_nd_hours == pytest.approx(6 * 60 * 1e12 / (0.5 * 1e12) / 3600)
-    assert "N = 60 of 76 parameters, those active per token" in str(run)
+    assert "N = 60 active parameters per token, of 76" in str(run)
     assert "60 active per token" in str(report)
     assert "active" not in str(count(Words(), torch.zeros(2, 5, dtype=torch.long)))

@@ -176,7 +176,9 @@ def test_a_compiled_graph_on_a_cpu_hides_its_fused_kernels(tmp_path: Path) -> No
 
 def test_conventions_that_count_no_operators_are_refused_later_too(tmp_path: Path) -> None:
     report = fxflops.read_trace(written(tmp_path, [mm(0)]))
-    with pytest.raises(InputError, match="'fvcore' counts calls of functions and modules, and a trace shows operators"):
+    with pytest.raises(
+        InputError, match="'fvcore' counts calls of functions and modules, but a trace shows only operators"
+    ):
         report.recount("fvcore")
     with pytest.raises(InputError, match="'thop' counts calls"):
         report.explain("torch", "thop")

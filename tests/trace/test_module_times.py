@@ -85,7 +85,7 @@ def test_what_is_unseen_is_unknown(trained: tuple[Net, torch.optim.Optimizer]) -
     report = p.report
     assert not report.complete
     assert [(each.op, each.calls, each.reason) for each in report.missing] == [
-        ("(not observed)", 1, "what it computed was not observed")
+        ("(not observed)", 1, "the observer did not see what this call computed")
     ]
     assert report.max_memory is None
     with pytest.warns(UserWarning, match="no utilization is known: no operation was counted"):
@@ -95,7 +95,7 @@ def test_what_is_unseen_is_unknown(trained: tuple[Net, torch.optim.Optimizer]) -
     assert "FLOP/s" not in str(report)
     assert {path for path, row in report.by_module().items() if row.calls} == {""}
     strict = fxflops.profile(trained[0], detail="steps", strict=True)
-    with pytest.raises(fxflops.FxflopsError, match="what it computed was not observed"), strict:
+    with pytest.raises(fxflops.FxflopsError, match="the observer did not see what this call computed"), strict:
         trained[0](torch.ones(2, 4))
 
 
