@@ -105,7 +105,10 @@ _OTHERS: dict[str, dict[tuple[str, ...], str]] = {
         ("max_new_tokens", "output_len", "max_tokens"): "new_tokens is the number of tokens to generate",
         ("batch_size", "concurrency", "max_num_seqs"): "batch is the number of sequences",
         ("input_len", "prompt_len", "prompt_tokens", "seq_len"): "prompt is the number of tokens in each prompt",
-        ("dtype", "quantization"): "serving() uses the dtype of the model's weights: model.to(torch.bfloat16)",
+        (
+            "dtype",
+            "quantization",
+        ): "serving() uses the dtype of the model's weights; model.to(torch.bfloat16) changes it",
     },
 }
 

@@ -211,7 +211,7 @@ def _named(column: Column) -> str:
 def pick(columns: Sequence[Column], names: Sequence[str] | str | None) -> list[int]:
     """Return the positions of the named columns, in the order of the names. None means all columns; one string can name several ("a,b").
 
-    Raises InputError that lists unknown names.
+    Raises InputError for unknown names. The message lists these names.
     """
     if names is None:
         return list(range(len(columns)))

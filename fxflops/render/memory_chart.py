@@ -97,7 +97,9 @@ def owners_table(memory: MemoryTimeline) -> str:
 def _owner(owner: Owner, peak: int) -> str:
     is_one = owner.tensors < 2
     made_in = owner.path or ("the model" if owner.tensors == 1 and owner.op and owner.shape else "")
-    by, kind = (owner.op, "") if owner.path or is_one else ("", f" {owner.op}".rstrip())  # the kind of optimizer state
+    by, kind = (
+        (owner.op, "") if owner.path or is_one else ("", f" {owner.op}".rstrip())
+    )  # several tensors outside modules are optimizer state: ``op`` is its kind
     tensor = owner.shape if is_one else f"{owner.tensors:,} tensors"
     cells = [units.size(owner.bytes), _share(owner.bytes, peak), owner.category + kind, made_in, by, tensor]
     return _row(cells, CATEGORIES.get(owner.category, GREY), f"{owner.bytes:,} bytes")

@@ -33,7 +33,9 @@ def scatter_chart(
         *(_dot(*place, name in doubtful) for name, place in dots.items()),
         *_names(dots, chart),
         label(50, 100, x.header, dy=36),
-        *([] if chart.legend else [label(0, 0, y.header, "end", dx=-8, dy=-12)]),  # it would cover the legend
+        *(
+            [] if chart.legend else [label(0, 0, y.header, "end", dx=-8, dy=-12)]
+        ),  # with a legend, this label would cover the legend
     ]
     return chart._replace(body="".join(body))
 

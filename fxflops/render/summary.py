@@ -100,7 +100,7 @@ def facts(data: Summary) -> list[Fact]:
             Fact(
                 "gradient",
                 units.count(data.gradient_flops),
-                [f"of the forward's {data.unit}: derivatives computed inside it"],
+                [f"of the forward's {data.unit} are for derivatives that the forward computes itself"],
             )
         )
     if data.optimizer_flops is not None:
@@ -338,7 +338,7 @@ def _block(
 def _code(lines: Sequence[CodeLine]) -> Fact:
     """Return the line with the slowest lines of the user's code, by host time."""
     if not lines:
-        return Fact("code", "-", ["too short for a sample of the lines (one per millisecond)"])
+        return Fact("code", "-", ["too short to sample lines of code (one sample per millisecond)"])
     whole = sum(line.seconds for line in lines)
     details = [
         f"{PurePath(line.place).name}{f' {line.function}()' * line.function.isidentifier()} {units.seconds(line.seconds)} ({line.seconds / whole:.0%})"

@@ -108,7 +108,7 @@ class SizedCosts:
             operator: the name of an operator, to include only its calls.
             sizes: an int or an array of integers for each name in ``form.sizes``.
 
-        Raises ClosedFormError, which says why, outside the domain, and InputError for unknown names.
+        Raises ClosedFormError, with the reason, for sizes outside the domain; InputError for unknown names.
 
         >>> form.evaluate("flops", phase="training", batch=8, seq=1024)  # doctest: +SKIP
         """

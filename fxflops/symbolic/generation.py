@@ -318,7 +318,7 @@ class KeepsCache(nn.Module):
         with noted(inputs[self.cache], writes):
             out = self.model(**inputs)
         kept = inputs[self.cache]
-        if kept is None:  # the model made it
+        if kept is None:  # the model created the cache itself
             kept = next((out[name] for name in (self.cache, *CACHES) if name in out), None)
         with DisableTorchFunction(), disable_current_modes():  # do not count the copying as work of the model
             self.keep((copy_on_meta(kept), writes))

@@ -208,7 +208,7 @@ def serving(
     for the dtype of the largest product, and the time to move all weights and the cache once at the device's bandwidth. The result also
     has predicted times if kernels of the device or of a similar device were measured.
 
-    Raises InputError for a model that keeps nothing between tokens, and for numbers out of range.
+    Raises InputError for a model that keeps no cache between tokens, and for numbers out of range.
     """
     if unknown:
         raise unknown_arguments("serving", unknown, serving.__kwdefaults__ or (), TAKES)

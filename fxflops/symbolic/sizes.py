@@ -39,7 +39,7 @@ class Inputs:
     replace a Dim. ``2 * dim`` is a size derived from ``dim``. If an input has several tensors, as a KV cache has, the dims apply to each
     tensor.
 
-    Raises InputError if a dim has no name, does not exist, or one name has two lengths.
+    Raises InputError if a dim has no name or does not exist, or if one name has two lengths.
     """
 
     def __init__(self, model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None, dynamic_shapes: Any) -> None:
