@@ -115,8 +115,8 @@ TORCH_THROUGH: dict[str, dict[str, str]] = {
         "test_what_is_printed[vit_b_16]": ATTENTION_VIEWS,
         "test_the_first_screen[training]": ATTENTION_VIEWS,
         "test_a_users_mistake_is_a_message[run hf:bert --input 1,128 --counts-only-the model takes token ids: give integers, with --input-ids 1,128 or]": TAKEN,
-        r"test_what_to_write_is_told_in_its_own_arguments[model2-settings2-token ids: give dtypes=\\[torch\\.long\\]]": TAKEN,
-        r"test_a_summary_says_in_its_own_words_how_inputs_are_given[model3-given3-token ids: give dtypes=\\[torch.long\\]]": TAKEN,
+        r"test_what_to_write_is_told_in_its_own_arguments[model2-settings2-token ids: pass dtypes=\\[torch\\.long\\]]": TAKEN,
+        r"test_a_summary_says_in_its_own_words_how_inputs_are_given[model3-given3-token ids: pass dtypes=\\[torch.long\\]]": TAKEN,
         "test_what_two_ranks_compute_hold_and_send[ep]": "of its all_to_all's backward one module is told by the next one's",
     },
     "2.13": {

@@ -70,7 +70,7 @@ def test_a_list_and_a_model_on_meta_say_what_to_give() -> None:
     for ask in (fxflops.count, fxflops.analyze):
         with pytest.raises(fxflops.RunError, match=r"several inputs as a tuple, \(a, b\)"):
             ask(nn.Linear(4, 4), [torch.ones(1, 4)])
-    with pytest.raises(fxflops.RunError, match=r"\n  count\(model, args\) takes a model on meta"):
+    with pytest.raises(fxflops.RunError, match=r"\n  to run a model on meta, use count\(model, args\)"):
         fxflops.analyze(nn.Linear(4, 4, device="meta"), torch.ones(1, 4))
     assert fxflops.count(nn.Linear(4, 4, device="meta"), torch.ones(1, 4)).total_macs == 16
     with pytest.raises(
@@ -186,8 +186,14 @@ def test_an_error_of_our_own_keeps_its_frame() -> None:
         (lambda net, x: fxflops.count(net, x, strict="yes"), "strict must be True or False, not 'yes'"),
         (lambda net, x: fxflops.analyze(net, x, kernels="no"), "kernels must be True or False, not 'no'"),
         (lambda net, x: fxflops.profile(net, strict="no"), "strict must be True or False, not 'no'"),
-        (lambda net, x: fxflops.count(net, x).table.select(top="3"), "top='3': an int of at least 1, or None for all"),
-        (lambda net, x: fxflops.count(net, x).tree(depth="2"), "depth='2': an int of at least 0, or None for all"),
+        (
+            lambda net, x: fxflops.count(net, x).table.select(top="3"),
+            "top must be an int of at least 1, or None for all; got '3'",
+        ),
+        (
+            lambda net, x: fxflops.count(net, x).tree(depth="2"),
+            "depth must be an int of at least 0, or None for all; got '2'",
+        ),
     ],
 )
 def test_arguments_of_the_wrong_kind(wrong: Any, said: str) -> None:

@@ -1,1 +1,1 @@
-"""Rendering: functions from plain data to strings. They do not depend on the Report, which calls them."""
+"""Rendering: functions that turn plain data into strings. Reports call these functions; no function here depends on the Report class."""

@@ -1,4 +1,4 @@
-"""Axes of charts: the position of a value in percent of the axis, and round tick values."""
+"""Axes of charts: place a value in percent of the axis, and choose round tick values."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 LOGARITHMIC = 20
-"""An axis is logarithmic if its largest value is at least this many times its smallest."""
+"""An axis is logarithmic if its largest value is at least this many times its smallest value."""
 MARGIN = 0.08
-"""The margin beyond the outermost points, as a share of the axis."""
+"""An axis has this margin on both sides of its values, as a share of the axis."""
 MOST_TICKS = 8
 
 
 class Axis:
-    """An axis from ``low`` to ``high``, linear or logarithmic; with ``in_bytes`` its ticks are at powers of two."""
+    """A linear or logarithmic axis from ``low`` to ``high``. With ``in_bytes``, ticks are at powers of two or at multiples of them."""
 
     def __init__(self, low: float, high: float, *, is_log: bool = False, in_bytes: bool = False) -> None:
         self._scale: Callable[[float], float] = math.log10 if is_log else float
@@ -36,7 +36,7 @@ class Axis:
         return 100 * (self._scale(value) - self._first) / (self._last - self._first)
 
     def ticks(self) -> list[float]:
-        """Return the tick values: round numbers, or powers of two for bytes."""
+        """Return the tick values: round decimal numbers, or for bytes round binary numbers."""
         values = self._log_ticks() if self._is_log else self._linear_ticks()
         return [value for value in values if -1e-6 <= self.place(value) <= 100 + 1e-6]
 

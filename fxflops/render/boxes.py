@@ -1,4 +1,4 @@
-"""A model's graph as nested boxes: modules, with identical siblings in one box, and the tensors between them."""
+"""A model's graph as nested boxes. A box is a module, or several identical modules; edges are the tensors that pass between boxes."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from .data import GraphNode, TreeRow
 from .fold import common_name, fingerprint
 
 MOST_BOXES = 160
-"""Without an explicit depth, the graph is as deep as it can be with at most this many boxes."""
+"""If the user sets no depth, the graph shows as many levels as possible with at most this many boxes."""
 Edges = dict[tuple["Box | None", "Box | None"], dict[str, None]]
 
 
 @dataclass(eq=False)
 class Box:
-    """A module, a function call, or an input or output; one box represents ``count`` identical modules.
+    """A module, a function call, or an input or output. A box of ``count`` identical modules represents all of them.
 
-    ``edges`` connect its ``children``, each with the tensors that pass; a source of None is outside the box, and so is a
-    target of None. ``cost`` is the sum over all nodes in the box.
+    ``edges`` connect the box's ``children``. Each edge has the tensors that pass along it. If the source or the target of an edge is None,
+    this end is outside the box. ``cost`` is the sum of the costs of all nodes in the box.
     """
 
     name: str
@@ -39,9 +39,9 @@ class Box:
 
 
 def boxes(root: TreeRow, nodes: Sequence[GraphNode], by: str, depth: int | None = None) -> Box:
-    """Return the box of the whole model, with ``depth`` levels of modules inside and the cost ``by``.
+    """Return the box of the whole model, with ``depth`` levels of modules inside. ``by`` is the name of the cost of each box.
 
-    Nodes that compute nothing, have no parameters and join no tensors are omitted; edges pass through them.
+    A node that computes nothing, has no parameters and joins no tensors is omitted. Its input edges are connected to its output edges.
     """
     if depth is not None:
         return _Builder(root, nodes, depth).build(by)
@@ -52,7 +52,7 @@ def boxes(root: TreeRow, nodes: Sequence[GraphNode], by: str, depth: int | None 
 
 
 class _Builder:
-    """Puts nodes into boxes, and tensors onto the edges between the boxes."""
+    """Builds the boxes: it puts each node into a box, and each tensor onto an edge between boxes."""
 
     def __init__(self, root: TreeRow, nodes: Sequence[GraphNode], depth: int) -> None:
         self._nodes = nodes
@@ -62,14 +62,16 @@ class _Builder:
         self._made: dict[tuple[Box, int], Box] = {}
         self._numbers: dict[str, int] = {}
         self._flops = [*accumulate((node.costs["flops"] for node in nodes), initial=0)]
-        self._span: dict[str, tuple[int, int]] = {}  # by module: the index of its first node, and one past its last
+        self._span: dict[
+            str, tuple[int, int]
+        ] = {}  # for each module: the index of its first node, and 1 + the index of its last node
         for i, node in enumerate(nodes):
             for path in prefixes(node.path):
                 self._span[path] = self._span.get(path, (i, i))[0], i + 1
         self._fold(self._root, [root])
 
     def _fold(self, box: Box, rows: Sequence[TreeRow]) -> None:
-        """Make the boxes inside the box of identical modules: one per run of identical children."""
+        """Create the boxes inside ``box``, which represents the identical modules ``rows``. Identical consecutive children share a box."""
         children = [sorted(self._called(row), key=lambda child: self._span[child.path]) for row in rows]
         for same in _alike(children, self._follows):
             first = same[0]
@@ -80,7 +82,7 @@ class _Builder:
             self._fold(inside, same)
 
     def _called(self, row: TreeRow) -> Iterator[TreeRow]:
-        """Yield the modules that a module calls; a ModuleList is replaced by its items."""
+        """Yield the child modules that a module calls. A ModuleList, which is never called, is replaced by its items."""
         for child in row.children:
             if child.calls and child.path in self._span:
                 yield child
@@ -88,13 +90,15 @@ class _Builder:
                 yield from self._called(child)
 
     def _follows(self, a: TreeRow, b: TreeRow) -> bool:
-        """Return whether list items ``a`` and ``b`` are called in a row, with nothing computed in between."""
+        """Return whether the list item ``b`` is called directly after the list item ``a``, with no computation between them."""
         end, begin = self._span[a.path][1], self._span[b.path][0]
         return a.name.isdigit() and b.name.isdigit() and end <= begin and self._flops[end] == self._flops[begin]
 
     def build(self, by: str) -> Box:
-        """Return the root with every node in its box, and the edges between the boxes."""
-        flows: dict[str, dict[str, str]] = {}  # by node name: the nodes whose values it passes on, and the tensors
+        """Put every node into its box, add the edges between boxes, and return the root box."""
+        flows: dict[
+            str, dict[str, str]
+        ] = {}  # for each node: the names of the nodes whose values the node passes on, with the tensors
         kept: dict[str, tuple[list[str], list[Box]]] = {}
         for node in self._nodes:
             sources = {name: out for each in node.inputs for name, out in flows.get(each, {}).items()}
@@ -117,7 +121,7 @@ class _Builder:
         return _shortened(self._root)
 
     def _chain(self, node: GraphNode) -> tuple[list[str], list[Box]]:
-        """Return the boxes around a node, the root first and the node's own last, with the names of their modules and the node."""
+        """Return the boxes around a node, from the root to the node's own box, and a name for each of these boxes."""
         names = [path for path in prefixes(node.path) if path in self._modules][: self._depth + 1]
         chain = [self._modules[path] for path in names]
         innermost = chain[-1].row
@@ -125,7 +129,7 @@ class _Builder:
             return names, chain
         if len(names) > self._depth and names[-1]:
             return names, chain
-        # Identical modules make the same function calls in the same order, so a call's number identifies its box.
+        # Identical modules make the same function calls in the same order. So the number of a call in its module identifies its box.
         number = self._numbers[node.path] = self._numbers.get(node.path, -1) + 1
         name = f"{node.kind} {node.name}" if node.kind == "input" else node.op if node.kind == "function" else node.kind
         own = self._made.setdefault((chain[-1], number), Box(name, node.kind))
@@ -135,8 +139,10 @@ class _Builder:
 def _alike(
     children: Sequence[Sequence[TreeRow]], follows: Callable[[TreeRow, TreeRow], bool]
 ) -> Iterator[list[TreeRow]]:
-    """Yield groups of identical modules among the children of identical modules: the children at one position in all of
-    them, together with the identical children that follow."""
+    """Yield groups of identical modules. ``children`` has the lists of children of several identical modules.
+
+    A group has the children at one position in all lists, and the children at the next positions if they are identical to these.
+    """
     group: list[tuple[TreeRow, ...]] = []
     for same in zip(*children, strict=False):
         if group and not (fingerprint(same[0]) == fingerprint(group[-1][0]) and follows(group[-1][0], same[0])):
@@ -148,14 +154,14 @@ def _alike(
 
 
 def _connect(source: tuple[list[str], list[Box]], target: tuple[list[str], list[Box]], tensor: str) -> None:
-    """Add the edges of a tensor: out of the boxes that contain only its source, and into those that contain only its target."""
+    """Add the edges of a tensor: out of each box that contains only the source, and into each box that contains only the target."""
     common = 0
     while common < min(len(source[0]), len(target[0])) and source[0][common] == target[0][common]:
         common += 1
     out_of, into = source[1][common - 1 :], target[1][common - 1 :]
     if len(out_of) < 2 or len(into) < 2:
-        return  # within one box
-    if out_of[1] is not into[1]:  # equal if the tensor goes from one identical module to the next
+        return  # source and target are in the same box
+    if out_of[1] is not into[1]:  # they are the same box if the tensor passes between two identical modules
         out_of[0].edges.setdefault((out_of[1], into[1]), {})[tensor] = None
     for above, box in pairwise(out_of[1:]):
         above.edges.setdefault((box, None), {})[tensor] = None
@@ -164,7 +170,7 @@ def _connect(source: tuple[list[str], list[Box]], target: tuple[list[str], list[
 
 
 def _shortened(box: Box) -> Box:
-    """Replace each module whose only content is another module by that module, under both names."""
+    """If the only content of a module is another module, replace the outer by the inner module, and show both names."""
     box.children = [_shortened(child) for child in box.children]
     if len(box.children) == 1 and box.children[0].kind == "module" and box.row is not None and box.row.path:
         [inside] = box.children

@@ -1,7 +1,7 @@
-"""Charts: their common elements, and a chart as an SVG picture or as part of a page.
+"""Charts: the elements that all charts share, and functions that turn a chart into an SVG picture or a part of a page.
 
-Elements are placed at percents of the plot, while text and dots have a fixed size. So one drawing fits wide and narrow
-pages, paper, and a standalone picture.
+The positions of elements are percentages of the plot, but text and dots have a fixed size. The same drawing therefore fits wide pages,
+narrow pages, paper and a standalone picture.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ LETTER = 6.6
 
 
 class Chart(NamedTuple):
-    """A chart. ``body`` is the SVG of its plot, ``height`` the plot's height and ``margins`` the space to its left, to its
-    right and below it, in pixels; ``legend`` has the mark, text and colour of each key."""
+    """A chart. ``body`` is the SVG of the plot. ``height`` is the height of the plot in pixels. ``margins`` are the pixels to the left of
+    the plot, to the right of the plot, and below the plot. ``legend`` has the mark, the text and the colour of each key."""
 
     title: str
     legend: Sequence[tuple[str, str, str]]
@@ -39,7 +39,7 @@ SQUARE = "■"
 
 
 def style() -> str:
-    """Return the CSS of charts, for a picture or a page."""
+    """Return the CSS that charts need, in a picture or in a page."""
     colours = [OTHER[1], *(colour for _, colour, _ in FAMILIES)]
     tiles = "".join(
         f".f{i} rect{{fill:{colour}}}.f{i} text{{fill:{ink_on(colour)}}}.f{i} .share{{stroke:{colour}}}"
@@ -58,7 +58,7 @@ STYLE = """
 @media screen and (prefers-color-scheme:dark){.chart text{fill:#e7eaf0}.chart .soft{fill:#9aa4b3}.chart .on{stroke:#1a1f27}.chart .dark{fill:#1b1f27}
 .chart .back{fill:#1a1f27}.chart .dot,.chart .cut,.chart .tile rect{stroke:#1a1f27}.chart .module rect{fill:#2a313c}.chart .module .share{stroke:#2a313c}}
 """
-"""Colours are literal: programs that rasterize SVG do not support CSS variables."""
+"""Colours are written out, because programs that rasterize SVG do not support CSS variables."""
 
 
 def picture(chart: Chart, origin: str) -> str:
@@ -85,7 +85,7 @@ def picture(chart: Chart, origin: str) -> str:
 
 
 def placed(chart: Chart) -> str:
-    """Return the chart for a page that includes :func:`style`: it fills the available width, with its legend above."""
+    """Return the chart as HTML for a page that includes :func:`style`. The chart fills the width; its legend is above it."""
     left, right, below = chart.margins
     return (
         f'{legend(chart.legend)}<div class="frame" style="padding:0 {right}px {below}px {left}px">'
@@ -104,14 +104,14 @@ def legend(keys: Iterable[tuple[str, str, str]]) -> str:
 
 
 def percent(value: float) -> str:
-    """Return a position as the shortest text: ``12.5%``."""
+    """Return a position in percent without trailing zeros, e.g. ``12.5%``."""
     return f"{value:.2f}".rstrip("0").rstrip(".") + "%"
 
 
 def label(
     x: float, y: float, text: str, anchor: str = "middle", *, dx: float = 0, dy: float = 0, kind: str = "soft"
 ) -> str:
-    """Return a text at ``x`` and ``y`` percent of the plot, moved by ``dx`` and ``dy`` pixels."""
+    """Return an SVG text at ``x`` and ``y`` percent of the plot, moved by ``dx`` and ``dy`` pixels."""
     moved = (f' dx="{dx:g}"' if dx else "") + (f' dy="{dy:g}"' if dy else "")
     return (
         f'<text class="{kind}" x="{percent(x)}" y="{percent(y)}"{moved} text-anchor="{anchor}">{escaped(text)}</text>'
@@ -119,14 +119,14 @@ def label(
 
 
 def line(x: float, y: float, to_x: float, to_y: float, width: float = 0, dashes: str = "") -> str:
-    """Return a line between two points in percent of the plot; without a width it is a grid line."""
+    """Return an SVG line between two points, in percent of the plot. If ``width`` is 0, the line has the style of grid lines."""
     kind = f'class="rule" stroke-width="{width:g}"' if width else 'class="grid"'
     dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
     return f'<line {kind}{dashed} x1="{percent(x)}" y1="{percent(y)}" x2="{percent(to_x)}" y2="{percent(to_y)}"/>'
 
 
 def y_ticks(ticks: Iterable[tuple[float, str]]) -> list[str]:
-    """Return the grid lines and labels of the vertical axis; a tick is a position in percent from the bottom, and its text."""
+    """Return the grid lines and labels of the vertical axis. Each tick has a position, in percent from the bottom, and a text."""
     return [
         element
         for at, text in ticks
@@ -135,23 +135,23 @@ def y_ticks(ticks: Iterable[tuple[float, str]]) -> list[str]:
 
 
 def x_ticks(ticks: Iterable[tuple[float, str]]) -> list[str]:
-    """Return the grid lines and labels of the horizontal axis."""
+    """Return the grid lines and labels of the horizontal axis. Each tick has a position, in percent from the left, and a text."""
     return [element for at, text in ticks for element in (line(at, 0, at, 100), label(at, 100, text, dy=16))]
 
 
 def areas(edges: Sequence[float], layers: Sequence[tuple[str, str, Sequence[float]]], stepped: bool) -> str:
-    """Return stacked areas; each layer is its name, colour and heights, the lowest layer first.
+    """Return stacked areas. Each layer has a name, a colour and heights; the lowest layer comes first.
 
-    ``edges`` are the x positions of the heights. With ``stepped`` a height extends to the next edge, and there is one more edge
-    than heights. All numbers are percents of the plot. SVG paths cannot use percents, so they get their own stretched
-    viewport of 1000 x 1000.
+    ``edges`` are the x positions of the heights. With ``stepped``, each height extends to the next edge, so there is one more edge than
+    heights. All numbers are percentages of the plot. SVG paths cannot use percentages, so the paths get their own viewport of 1000 x 1000
+    units, which is stretched to the plot.
     """
     tops: list[tuple[str, str, list[float]]] = []
     below = [0.0] * len(layers[0][2]) if layers else []
     for name, colour, heights in layers:
         below = [sum(pair) for pair in zip(below, heights, strict=True)]
         tops.append((name, colour, below))
-    # Draw the highest first: the lower areas then cover everything below its own band.
+    # Every area extends down to the axis. Draw the highest first, so that the lower areas cover all but its own band.
     paths = "".join(
         f'<path class="area" fill="{colour}" d="{_outline(edges, heights, stepped)}"><title>{escaped(name)}</title></path>'
         for name, colour, heights in reversed(tops)
@@ -160,7 +160,7 @@ def areas(edges: Sequence[float], layers: Sequence[tuple[str, str, Sequence[floa
 
 
 def _outline(edges: Sequence[float], heights: Sequence[float], stepped: bool) -> str:
-    """Return the outline of an area down to the axis."""
+    """Return the outline of an area that extends down to the axis, as an SVG path."""
     points, last = [f"M{_pixel(edges[0])} 1000"], None
     for i, height in enumerate(heights):
         x, y = _pixel(edges[i]), _pixel(100 - height)
@@ -177,12 +177,12 @@ def _pixel(value: float) -> str:
 
 
 def without_zeros(text: str) -> str:
-    """Return a number with its unit, without trailing zeros: ``2.00 MiB -> 2 MiB``."""
+    """Remove trailing zeros from a number with a unit: ``2.00 MiB -> 2 MiB``."""
     return re.sub(r"\.0+(?= |$)|(\.\d*?[1-9])0+(?= |$)", r"\1", text)
 
 
 def ink_on(colour: str) -> str:
-    """Return the text colour that is legible on this colour, by its luminance (WCAG 2.2)."""
+    """Return dark or white, whichever is legible as text on this colour. It depends on the colour's luminance (WCAG 2.2)."""
     weights = zip((1, 3, 5), (0.2126, 0.7152, 0.0722), strict=True)
     light = sum(weight * (int(colour[i : i + 2], 16) / 255) ** 2.2 for i, weight in weights)
     return "#1b1f27" if light > 0.2 else "#ffffff"

@@ -1,4 +1,4 @@
-"""The columns of tables and trees: key, header and kind of value; and lookup of columns and units by name."""
+"""The columns of tables and trees, each with its key, header and kind of value; and functions that find columns and units by name."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Kind = Literal["text", "number", "flops", "elements", "s", "ms", "B", "delta", "
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: ``key`` is its name for users, ``header`` the text above it, ``kind`` the kind of its values.
+    """A column. ``key`` is the name by which users choose it, ``header`` is the text above it, and ``kind`` is the kind of its values.
 
-    A value of any kind may also be None (not measured) or a word ("not_recognized").
+    Whatever the kind, a value can also be None (not measured) or a word such as "not_recognized".
     """
 
     key: str
@@ -35,7 +35,7 @@ class Column:
         return self.kind != "text"
 
     def show(self, value: Any, unit: str | None = None) -> str:
-        """Return the value as text. ``unit`` is None for the raw number, "auto" for a suitable unit, or a unit such as "G" or "ms"."""
+        """Return the value as text. ``unit`` None shows the raw number, "auto" chooses a suitable unit, and e.g. "G" or "ms" uses this unit."""
         if value is None:
             return readable.NOT_MEASURED
         if isinstance(value, bool) or not isinstance(value, Real):
@@ -45,18 +45,21 @@ class Column:
         return sign + (_raw(number, self.kind) if unit is None else _scaled(number, self.kind, unit))
 
     def title(self, units: str | None) -> str:
-        """Return the header; without the unit in parentheses if ``units`` adds a unit to each value."""
+        """Return the header. If ``units`` adds a unit to each value, the header has no unit in parentheses."""
         return self.header if self.unit(units) is None else self.header.partition("(")[0]
 
     def unit(self, units: str | None, otherwise: str | None = None) -> str | None:
-        """Return ``units`` if it is "auto" or a unit of this column's kind, else ``otherwise``."""
+        """Return ``units`` if it is "auto" or a unit for this column's kind of values; else return ``otherwise``."""
         if units is None or self.kind not in UNITS_OF:
             return otherwise
         return units if units == "auto" or units in UNITS_OF[self.kind] else otherwise
 
 
 def held_columns(categories: Iterable[str]) -> list[Column]:
-    """Return a column for each category's bytes at the peak. For parameters it is "params bytes", as "params" counts elements."""
+    """Return a column for each category of memory, with its bytes at the peak.
+
+    The header for parameters is "params bytes", because "params" is the column with the number of parameters.
+    """
     return [Column(f"bytes_{name}", "params bytes" if name == "params" else name, "B") for name in categories]
 
 
@@ -152,7 +155,7 @@ COMPILED = (
 )
 ROOT = "(root)"
 COMPARED = ("{}_ratio", "{}_a", "{}_b", "{}_difference")
-"""The columns of a quantity compared between two reports."""
+"""The keys of the columns that compare one quantity of two reports; {} is the name of the quantity."""
 EXPENDABLE = (
     "target", "counts", "node", "bytes_before", "bytes_after", "int_ops", "activations", "own_params", "own_macs",
     "own_flops", "own_seconds", "macs", "bytes_peak", "params", "output", "inputs",
@@ -160,7 +163,7 @@ EXPENDABLE = (
     "launch_seconds", "compute_seconds", "memory_seconds", "bytes_read", "bytes_written", "flops_per_byte",
     "bytes_per_second", "share_of_peak", "flops_per_second", "dtype",
 )  # fmt: skip
-"""Columns that a table omits, in this order, if its lines are too long for the terminal."""
+"""If the lines of a table are too long for the terminal, the table omits these columns, in this order."""
 ALIASES = {
     "memory": ("mem_delta", "bytes_peak"),
     "input_size": ("inputs",),
@@ -168,20 +171,20 @@ ALIASES = {
     "num_params": ("params",),
     "mult_adds": ("macs",),
 }
-"""Other names of columns, including torchinfo's, each with the columns that it can mean; the first that a table has is used."""
+"""Other names for columns, including torchinfo's names. Each name has a list of columns; it means the first of them that the table has."""
 
 TORCHINFO_ALONE = {"kernel_size", "params_percent", "trainable"}
-"""The columns of torchinfo that none of our tables has."""
+"""Columns of torchinfo that no table of fxflops has."""
 
 
 @lru_cache
 def titled(columns: tuple[Column, ...], counted: str) -> tuple[Column, ...]:
-    """Return the columns with ``counted``, the title of what a convention counts, in place of "FLOPs"."""
+    """Return the columns with ``counted`` in place of "FLOPs" in their headers, because some conventions count e.g. "MACs"."""
     return tuple(replace(column, header=column.header.replace("FLOPs", counted)) for column in columns)
 
 
 def find(columns: Sequence[Column], name: str) -> int:
-    """Return the position of the column with this key or header, ignoring case; raise InputError if there is none."""
+    """Return the position of the column with this key or header, ignoring case; raise InputError if no column has this name."""
     return pick(columns, [name])[0]
 
 
@@ -194,48 +197,50 @@ def _position(columns: Sequence[Column], name: str) -> int | None:
 
 
 def _with_nearest(columns: Sequence[Column], name: str) -> str:
-    """Return an unknown column name, quoted, with the most similar column name as a suggestion."""
+    """Return an unknown column name in quotes, followed by the most similar column name as a suggestion."""
     spelled = [*dict.fromkeys(word.lower() for column in columns for word in (column.key, column.header))]
     return f"{name!r}{did_you_mean(name.lower(), get_close_matches(name.lower(), spelled, n=1))}"
 
 
 def _named(column: Column) -> str:
-    """Return the column's key, with its header in parentheses if it differs."""
+    """Return the column's key, followed by its header in parentheses if the header differs from the key."""
     header = column.header.lower().replace(" ", "_").partition("(")[0]
     return column.key if header in (column.key.lower(), "%") else f"{column.key} ({column.header})"
 
 
 def pick(columns: Sequence[Column], names: Sequence[str] | str | None) -> list[int]:
-    """Return the positions of the named columns, in that order; all for None. One string may name several ("a,b").
+    """Return the positions of the named columns, in the order of the names. None means all columns; one string can name several ("a,b").
 
-    Raises InputError that lists unknown names.
+    Raises InputError for unknown names. The message lists these names.
     """
     if names is None:
         return list(range(len(columns)))
     listed = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
     if not listed:
-        raise InputError(f"columns is empty: name at least one of {', '.join(column.key for column in columns)}")
+        raise InputError(f"columns is empty; name at least one of {', '.join(column.key for column in columns)}")
     found = {name: _position(columns, name) for name in listed}
     if unknown := [_with_nearest(columns, name) for name, position in found.items() if position is None]:
-        adapter = "; torchinfo's own columns: fxflops.adapters.torchinfo.summary" if TORCHINFO_ALONE & {*found} else ""
-        raise InputError(f"no column {', '.join(unknown)}: one of {', '.join(map(_named, columns))}{adapter}")
+        adapter = "; fxflops.adapters.torchinfo.summary has torchinfo's columns" if TORCHINFO_ALONE & {*found} else ""
+        raise InputError(f"no column {', '.join(unknown)}; expected some of {', '.join(map(_named, columns))}{adapter}")
     return [position for name in listed if (position := found[name]) is not None]
 
 
 def check_units(units: str | None) -> None:
     """Raise InputError for a unit that no column supports."""
     if units is not None and units not in UNITS:
-        raise InputError(f"unknown units {units!r}: one of {', '.join(unit for unit in UNITS if unit)}")
+        raise InputError(f"unknown units {units!r}; expected one of {', '.join(unit for unit in UNITS if unit)}")
 
 
 def check_number(name: str, value: int | None, least: int) -> None:
-    """Raise InputError for a ``top`` or ``depth`` that is not an int, or is too small to show anything."""
+    """Raise InputError if a number such as ``top`` or ``depth`` is not an int, or is below ``least``."""
     if value is not None and (not isinstance(value, Integral) or value < least):
-        raise of_kind(InputError(f"{name}={value!r}: an int of at least {least}, or None for all"), TypeError)
+        raise of_kind(
+            InputError(f"{name} must be an int of at least {least}, or None for all; got {value!r}"), TypeError
+        )
 
 
 def module_values(row: TreeRow, whole: TreeRow) -> dict[str, Any]:
-    """Return a module's values by the keys of MODULE_COLUMNS; percentages are relative to ``whole``."""
+    """Return a module's values as a dict with the keys of MODULE_COLUMNS. Percentages are shares of the row ``whole``."""
     return {
         "calls": row.calls,
         "params": row.params,
@@ -252,9 +257,10 @@ def module_values(row: TreeRow, whole: TreeRow) -> dict[str, Any]:
 
 
 def module_cell(column: Column, values: dict[str, Any], units: str | None, missing: int) -> str:
-    """Return the text of one cell in a module's row; a count with ``missing`` calls is a lower bound, marked ">=".
+    """Return the text of one cell in a module's row.
 
-    Frozen parameters are marked: "72 frozen", "288 (72 frozen)".
+    If some calls are ``missing`` from a count, the count is a lower bound and gets the mark ">=". The number of frozen parameters is shown
+    like this: "72 frozen", "288 (72 frozen)".
     """
     unit = column.unit(units, otherwise="auto") if column.kind in UNITS_OF else None
     text, frozen = column.show(values[column.key], unit), values["frozen"]

@@ -1,4 +1,4 @@
-"""Several models as an HTML page without a script: their table, and a scatter plot with one point per model."""
+"""Several models as an HTML page without a script. The page has a table of the models, and a scatter plot with one point per model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .text import escaped
 
 
 def comparison_page(title: str, table: Table, chart: Chart | None) -> str:
-    """Return the page. ``chart`` is None if a value is unknown for some model."""
+    """Return the page. ``chart`` is None if a value for the chart is unknown for some model."""
     rows = cells_table(table.columns, table.rows, "auto", sortable=False)
     notes = "".join(map(note, table.notes))
     return document(

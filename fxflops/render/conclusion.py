@@ -1,5 +1,5 @@
-"""The conclusion in one sentence. For a run: where the cost is, how near it came to the device's peak, and what was slowest;
-for two runs: what differs."""
+"""A conclusion in one sentence. For one run, it says which modules cost most, which share of the device's peak was reached, and which
+module was slowest. For two runs, it says what differs."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from .text import place, plain
 FORWARD, BACKWARD, *_ = PHASES
 *_, LOADING, BETWEEN = TIMED
 NAMED = 0.1
-"""A phase is named if it takes at least this share of a block's time."""
+"""The conclusion names each phase that takes at least this share of a block's time."""
 RUNNER_UP, LEAD = 0.25, 1.1
-"""The second most expensive kind of module is named too from RUNNER_UP of the FLOPs on; a place is named as the most expensive
-if it costs more than LEAD times the next."""
+"""RUNNER_UP: the second most expensive kind of module is also named if it has at least this share of the FLOPs. LEAD: a place is named
+as the most expensive place if it costs more than this many times the next place."""
 
 
 def conclusion(data: Summary, utilization: float | None = None) -> str:
-    """Return ``64% of FLOPs in 12 Mlp (blocks.*.mlp); 35% of FLOPs in 12 Attention (blocks.*.attn); 41% of peak; slowest:
-    blocks.0.attn, 3.10 ms``; "" for an empty run.
+    """Return ``64% of FLOPs in 12 Mlp (blocks.*.mlp); 35% of FLOPs in 12 Attention (blocks.*.attn); 41% of the device's peak;
+    slowest: blocks.0.attn, 3.10 ms``; "" for an empty run.
 
-    If the times are unsteady or missing, the sentence says so instead of naming the slowest module. ``utilization`` is the share
-    of the device's peak that the model reached (MFU), None if unknown. For a training step, the most expensive phase comes first,
-    and modules are compared by the forward, together with work outside the model.
+    If the times are unsteady or missing, the sentence says so instead of naming the slowest module. ``utilization`` is the share of the
+    device's peak that the model reached (MFU); None if unknown. For a training step, the sentence starts with the most expensive phase. The
+    shares of modules are then shares of the forward and of the work outside the model, without the backward.
     """
     parts, phase = parts_of(data.root), _phase(data)
     where = _dearest(data, parts)
@@ -43,8 +43,8 @@ def conclusion(data: Summary, utilization: float | None = None) -> str:
 
 
 def _phase(data: Summary) -> str:
-    """Return where a block's time went; for other runs, the most expensive phase by time, or by FLOPs if times are missing or
-    unsteady; "" without a backward."""
+    """Return the phases that took most of a profiled block's time. For other runs, return the most expensive phase, by time, or by FLOPs
+    if times are missing or unsteady; "" if the run had no backward."""
     times = _times(data)
     if data.steps and times:
         return _parts_of_block(data, times)
@@ -57,8 +57,11 @@ def _phase(data: Summary) -> str:
 
 
 def _parts_of_block(data: Summary, times: Mapping[str, float]) -> str:
-    """Return ``backward 8.84 s (38%), forward 6.48 s (28%), data loading 5.97 s (26%, num_workers=0)``: the phases that take at
-    least :data:`NAMED` of a block's time, the longest first; "" if that is only the forward."""
+    """Return ``backward 8.84 s (38%), forward 6.48 s (28%), data loading 5.97 s (26%, num_workers=0)``.
+
+    These are the phases that take at least the share :data:`NAMED` of a block's time, longest first. Return "" if the forward is the
+    only such phase.
+    """
     whole = StepTime._make(map(sum, zip(*data.steps.values(), strict=True)))
     longest = sorted(times, key=lambda phase: -times[phase])
     named = [phase for phase in longest if times[phase] >= NAMED * whole.seconds > 0]
@@ -76,7 +79,7 @@ def _taken(part: float, whole: StepTime) -> str:
 
 
 def loading(whole: StepTime, workers: Sequence[int]) -> str:
-    """Return the time that a loop waited for its batches: ``data loading 1.90 s (30%, num_workers=0)``."""
+    """Return the time that a loop waited for its batches, e.g. ``data loading 1.90 s (30%, num_workers=0)``."""
     named = "".join(f", num_workers={' and '.join(map(str, workers))}" for _ in workers[:1])
     return f"data loading {seconds(whole.loading)} ({_share(whole.loading, whole.seconds)}{named})"
 
@@ -91,7 +94,7 @@ def _times(data: Summary) -> Mapping[str, float]:
 
 
 def _dearest(data: Summary, parts: Sequence[Part]) -> str:
-    """Return the kinds of module with the most FLOPs and with the most time, with their shares of both."""
+    """Return the kinds of module with the most FLOPs and with the most time, each with its shares of FLOPs and time."""
     if not parts:
         operators = {row.key: float(row.total.flops) for row in data.operators if row.total.flops}
         dearest = max(operators, key=lambda name: operators[name], default="")
@@ -115,7 +118,7 @@ def _dearest(data: Summary, parts: Sequence[Part]) -> str:
 
 
 def _named(kind: Sequence[Part], by: str, cost: Callable[[TreeRow], float]) -> str:
-    """Return ``12 Mlp (blocks.*.mlp)``; if the parts are in several places, also the place that clearly costs most."""
+    """Return ``12 Mlp (blocks.*.mlp)``. If these modules are in several places, also name the place that clearly costs most."""
     modules = [module for part in kind for module in part.modules]
     if len(modules) < 2:
         label = kind[0].label
@@ -131,7 +134,7 @@ def _named(kind: Sequence[Part], by: str, cost: Callable[[TreeRow], float]) -> s
 
 
 def _slowest(parts: Sequence[Part]) -> str:
-    """Return the module that took the longest, if modules were timed."""
+    """Return the module that took the longest, with its time; "" if modules were not timed."""
     modules = [module for part in parts for module in part.modules if module.seconds]
     slowest = max(modules, key=_seconds, default=None)
     return "" if slowest is None else f"slowest: {place(slowest.path)}, {seconds(slowest.seconds)}"
@@ -151,16 +154,17 @@ def _share(part: float, whole: float) -> str:
 
 
 FIRST = "FLOPs, training FLOPs, recompute FLOPs, optimizer FLOPs, params, latency, block time, peak memory".split(", ")
-"""The totals that the conclusion names if any of them differs; otherwise it names every differing total."""
+"""If any of these totals differs between two reports, the conclusion names only those of them that differ. Otherwise it names every total
+that differs."""
 
 
 PHASE_TIMES = "forward time", "backward time", "optimizer time", "data loading", "outside time"
-"""The totals that make up a profiled block's time."""
+"""The totals that add up to the time of a profiled block."""
 
 
 class Compared(NamedTuple):
-    """A quantity in both reports. ``shown`` has its name, both values, their difference and ratio as text; ``note`` says
-    in which reports it is."""
+    """A quantity of two reports, a and b. ``shown`` has as text the quantity's name, both values, their difference, and their ratio.
+    ``note`` says if only one of the reports has the quantity."""
 
     shown: Sequence[str]
     a: float | None
@@ -169,7 +173,8 @@ class Compared(NamedTuple):
 
 
 def compared(totals: Sequence[Compared], parts: Mapping[str, Sequence[Compared]]) -> str:
-    """Return ``b compared with a: FLOPs 2.25x, latency 1.80x; most in *.mlp.*, +2.01 G``: the totals that differ, and the largest difference."""
+    """Return ``b compared with a: FLOPs 2.25x, latency 1.80x; most in *.mlp.*, +2.01 G``: the totals that differ, and the part of the
+    model with the largest difference."""
     differing = [each.shown for each in totals if each.a != each.b and None not in (each.a, each.b)]
     differing = [shown for shown in differing if shown[0] in FIRST] or differing
     changed = [f"{name} {ratio or difference}" for name, _, _, difference, ratio in differing if ratio or difference]
@@ -179,8 +184,8 @@ def compared(totals: Sequence[Compared], parts: Mapping[str, Sequence[Compared]]
     if any(each.a != each.b for each in phases) and changed == [
         each for each in changed if each.startswith("block time")
     ]:
-        # Only the block time differs, not the work: name the phases whose times differ most.
+        # Only the time of the block differs: name the phases whose times differ most.
         phases.sort(key=lambda each: -abs((each.b or 0) - (each.a or 0)))
         where = ", ".join(f"{each.shown[0]} {each.shown[3]}" for each in phases[:3])
     said = "; ".join(filter(None, [", ".join(changed), where]))
-    return f"b compared with a: {said}" if said else "no difference in the figures that both reports have"
+    return f"b compared with a: {said}" if said else "no difference in the numbers that both reports have"

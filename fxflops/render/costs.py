@@ -1,4 +1,4 @@
-"""The most expensive modules and operators, and the rest as "other"."""
+"""The table of the most expensive modules, and the shares of the most expensive operators. All others are summed up as "other"."""
 
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ from .text import align, bar, cells, paint, plain
 MOST_PARTS = 8
 MOST_OPERATORS = 4
 LEAST = 0.5
-"""A part below this percentage of both FLOPs and time is included in "other"."""
+"""If a part has less than this percentage of the FLOPs and of the time, it is added to "other"."""
 BAR = 20
 OTHER = "other"
 NOT_A_MODULE = {ATTENTION: f"{ATTENTION} (scaled dot product)"}
-"""Operators that share their name with a module, with a distinct name: an attention module also has projections."""
+"""The names to show for operators that could be confused with a module. An attention module also has projections, the operator does not."""
 
 
 def cost_lines(data: Summary, room: int | None, color: bool) -> list[str]:
-    """Return a table of the most expensive parts, with bars for their share of the time, or of FLOPs if times are unsteady or missing."""
+    """Return the lines of a table of the most expensive parts.
+
+    A bar shows each part's share of the time, or its share of the FLOPs if times are unsteady or missing.
+    """
     parts = costs(data)
     if not parts:
         return []
@@ -46,10 +49,13 @@ def cost_lines(data: Summary, room: int | None, color: bool) -> list[str]:
 
 
 def costs(data: Summary) -> list[Part]:
-    """Return the most expensive parts, largest first, and the rest as "other", with the number of its modules of a class shown above."""
+    """Return the most expensive parts, largest first, and then all other parts as "other".
+
+    If "other" includes modules of a class that is also shown by itself, its label says how many, e.g. "with 3 more Block".
+    """
     parts = [part for part in parts_of(data.root) if _is_worth_a_line(part.row, data)]
     by_time = _by_time(data, parts)
-    # Rounded, because floating-point sums of seconds that should be equal (or differences that should be 0) are not exactly.
+    # Round the seconds: sums of floating-point numbers that should be equal differ in their last digits.
     parts.sort(key=lambda part: round(part.row.seconds or 0.0, 9) if by_time else part.row.flops, reverse=True)
     shown = {part.row.cls for part in parts[:MOST_PARTS] if part.modules}
     parts, more = parts[:MOST_PARTS], [part for part in parts[MOST_PARTS:] if part.modules and part.row.cls in shown]
@@ -61,19 +67,22 @@ def costs(data: Summary) -> list[Part]:
         number = sum(len(part.modules) for part in more if part.row.cls == more[0].row.cls)
         said = f"with {number} more {more[0].row.cls}" if more else ""
         left = (data.root.params or 0) - sum(part.row.params or 0 for part in parts)
-        params = left if data.root.params is not None and left >= 0 else None  # two parts may share some
+        params = left if data.root.params is not None and left >= 0 else None  # below 0 if two parts share parameters
         missing = data.root.missing - sum(part.row.missing for part in parts)
         parts.append(Part(TreeRow("", said, OTHER, 0, params, macs, flops, missing=missing, seconds=seconds)))
     return parts
 
 
 def _by_time(data: Summary, parts: Iterable[Part]) -> bool:
-    """Return whether to compare parts by their time."""
+    """Return whether to compare the parts by their time instead of their FLOPs."""
     return not data.unsteady and any(part.row.seconds is not None for part in parts)
 
 
 def operator_shares(data: Summary) -> list[tuple[str, list[str]]]:
-    """Return the operators' shares of FLOPs, and of the time if measured: for each line, its label and its parts."""
+    """Return a line with the operators' shares of the FLOPs, and a line with their shares of the time if it was measured.
+
+    Each line is a pair: its label, and the list of shares as text.
+    """
     lines = [("by operator", _shares([(op.key, op.total.flops) for op in data.operators]))]
     if any(op.total.seconds for op in data.operators if op.key != HOST):
         lines.append(("by operator, time", _shares([(op.key, op.total.seconds or 0.0) for op in data.operators])))
@@ -81,13 +90,13 @@ def operator_shares(data: Summary) -> list[tuple[str, list[str]]]:
 
 
 def _is_worth_a_line(row: TreeRow, data: Summary) -> bool:
-    """Return True if a module's share is not small, or is unknown because the module is neither counted nor timed."""
+    """Return True if a module's share of FLOPs or time is large enough, or unknown because the module was neither counted nor timed."""
     flops, seconds = units.percent(row.flops, data.root.flops), units.percent(row.seconds, data.root.seconds)
     return max(flops or 0.0, seconds or 0.0) >= LEAST or (row.missing > 0 and seconds is None)
 
 
 def _shares(values: Sequence[tuple[str, float]]) -> list[str]:
-    """Return ``linear 95.2%`` for each of the largest values, and one share for the rest."""
+    """Return a text such as ``linear 95.2%`` for each of the largest values, and one text for the sum of all others."""
     whole = sum(value for _, value in values)
     ranked = sorted(values, key=lambda pair: -pair[1])
     shown = [*ranked[:MOST_OPERATORS], (OTHER, sum(value for _, value in ranked[MOST_OPERATORS:]))]

@@ -1,4 +1,4 @@
-"""The plain data for renderers. A value that was not measured is None, never 0."""
+"""The plain data that the rendering functions take. A value that was not measured is None, never 0."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ..records import Params
 from ..run.outcome import Compiled
 
 LITTLE = 0.0005
-"""A name does not mention work outside the model up to this share."""
+"""If work outside the model has at most this share of the cost, names do not mention it."""
 
 
 class TreeRow(NamedTuple):
-    """One module. Numbers include its subtree; ``own_*`` cover only its own calls, outside its children.
+    """The row of a module. Its numbers include all modules below it; numbers named ``own_*`` cover only the calls outside its children.
 
-    ``name`` is its name in the parent ("" for the root), ``children`` are in run order, ``own_ops`` counts its own calls by
-    operator, ``missing`` the calls in the subtree that have no formula, ``frozen`` the ``params`` that require no gradients;
-    ``inputs`` and ``output`` are the shapes of its first call.
+    ``name`` is the module's name in its parent, "" for the root. ``children`` are in run order. ``own_ops`` has the number of own calls of
+    each operator. ``missing`` is the number of calls, in the module and below it, that have no formula. ``frozen`` is the number of
+    parameters that do not require gradients. ``inputs`` and ``output`` are the shapes in the module's first call.
     """
 
     name: str
@@ -53,7 +53,7 @@ class TreeRow(NamedTuple):
 
     @property
     def was_called(self) -> bool:
-        """True if the module or one inside it was called: a ModuleList itself is never called, only its items."""
+        """True if the module or a module inside it was called. A ModuleList itself is never called, only its items are."""
         return self.calls > 0 or any(child.was_called for child in self.children)
 
     def walk(self) -> Iterator[TreeRow]:
@@ -66,10 +66,10 @@ class TreeRow(NamedTuple):
 class GraphNode(NamedTuple):
     """A node of a model's graph: a call of a leaf module or function, or an input or output of the model.
 
-    ``kind`` is "input", "module", "function" or "output"; ``path`` is the module that it calls or belongs to; ``op`` names its
-    operators ("" for e.g. an index into a tuple); ``out`` is its result as text, "" if unknown; ``inputs`` are the names of the
-    nodes whose values it takes. ``costs`` has its "flops", "macs", "time" (in seconds) and "memory" (bytes at the peak within
-    the node), as far as known.
+    ``kind`` is "input", "module", "function" or "output". ``path`` is the path of the module that the node calls or is part of. ``op`` has
+    the names of the node's operators; "" for e.g. an index into a tuple. ``out`` is the node's result as text; "" if unknown. ``inputs``
+    are the names of the nodes whose values this node uses. ``costs`` has those of "flops", "macs", "time" (in seconds) and "memory" (bytes
+    at the node's peak) that are known.
     """
 
     name: str
@@ -82,8 +82,11 @@ class GraphNode(NamedTuple):
 
 
 class CompiledRun(NamedTuple):
-    """The compiled model's own run, and its gain: ``speedup`` is the eager latency divided by the compiled latency; ``losers``
-    are the modules that did not get faster, unknown if the kernels' times are ``unsteady``."""
+    """The run of a compiled model, compared with the eager run.
+
+    ``speedup`` is the eager latency divided by the compiled latency. ``losers`` are the modules that compiling did not make faster. They
+    are unknown if the kernels' times are ``unsteady``.
+    """
 
     run: Compiled
     speedup: float | None
@@ -96,15 +99,21 @@ class CompiledRun(NamedTuple):
 class Summary:
     """The data of the one-screen summary.
 
-    ``setting`` describes the run ("cpu (2 cores) · eval · no_grad · symbolic trace"); ``unit`` is what the convention counts:
-    "FLOPs", or for some tools "MACs" or "mult-adds"; ``root`` is the module tree of the forward, ``latency`` its time,
-    ``nodes_seconds`` the sum of the graph nodes' times (with ``on_accelerator``, device work only); ``steps`` are the times of a
-    profiled block, ``instruments`` the seconds of observing it, ``device_seconds`` the seconds that its accelerator was busy;
-    ``unsteady`` says why times are unreliable; ``memory`` is the bytes at the peak by category; ``remarks`` are sentences on calls,
-    or on a block that recorded no call of its models; ``paste`` is code that counts the missing ops; ``utilization`` is the share of
-    the device's peak that the model reached, if the peak is known; ``attention`` is "" for a model without attention;
-    ``provenance`` has the versions, the date and the machine; ``compiled`` is True for a model with a compiled part, which was
-    counted and timed eagerly; ``compiled_run`` is the compiled run of a model that was passed compiled.
+    - ``setting`` describes the run, e.g. "cpu (2 cores) · eval · no_grad · symbolic trace".
+    - ``unit`` is the unit that the convention counts: "FLOPs", or for some tools "MACs" or "mult-adds".
+    - ``attention`` is the rule for counting attention; "" for a model without attention.
+    - ``root`` is the module tree of the forward, and ``latency`` is the time of the forward.
+    - ``nodes_seconds`` is the sum of the times of the graph's nodes; with ``on_accelerator``, only of their work on the device.
+    - ``steps`` are the times of the steps in a profiled block. ``instruments`` are the seconds that profiling added to the block.
+      ``device_seconds`` are the seconds that the accelerator was busy.
+    - ``unsteady`` is the reason why times are unreliable.
+    - ``memory`` has the bytes at the peak by category.
+    - ``remarks`` are sentences about calls, or about a block in which no model was called.
+    - ``paste`` is code that counts the missing ops.
+    - ``utilization`` is the share of the device's peak that the model reached; None if the peak is unknown.
+    - ``provenance`` has the versions, the date and the machine.
+    - ``compiled`` is True if a part of the model is compiled. Such a model was counted and timed eagerly.
+    - ``compiled_run`` is the compiled run, if the user passed a compiled model.
     """
 
     title: str
@@ -151,12 +160,13 @@ class Summary:
 
     @property
     def outside(self) -> TreeRow | None:
-        """The row for work that a profiled block did outside its models; None if there was none."""
+        """The row for the work of a profiled block outside its models; None if there was no such work."""
         return next((row for row in self.root.children if row.path == OUTSIDE), None)
 
     @property
     def forward(self) -> str:
-        """The name of the work that ``root`` sums up: just "forward" if the work outside the model is negligible."""
+        """The name of the work in ``root``: "forward" if the work outside the model is negligible, else "forward and outside" or
+        "work outside"."""
         outside, root = self.outside, self.root
         pairs = [] if outside is None else [(outside.flops, root.flops), (outside.seconds or 0.0, root.seconds or 0.0)]
         if all(part <= LITTLE * whole for part, whole in pairs):
@@ -166,13 +176,13 @@ class Summary:
 
     @property
     def has_backward(self) -> bool:
-        """Whether a backward pass was counted or timed."""
+        """True if a backward pass was counted or timed."""
         known = self.backward_flops, self.backward_latency, *(step.backward or None for step in self.steps.values())
         return any(each is not None for each in known)
 
     @property
     def rules(self) -> str:
-        """The rules of counting: "convention fxflops, attention dense"."""
+        """The rules that were used for counting, e.g. "convention fxflops, attention dense"."""
         return f"convention {self.convention}" + (f", attention {self.attention}" if self.attention else "")
 
     @property

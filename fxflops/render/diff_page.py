@@ -1,4 +1,4 @@
-"""Two reports side by side as an HTML page without a script: tables in which each row has a bar for each report."""
+"""Two reports side by side as an HTML page without a script. The page has tables; each row has a bar for both reports."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from .text import escaped, plain
 
 HEADER = ("a", "b", "difference", "ratio")
 MOST_ROWS = 25
-"""The most rows of a table; those with the largest differences come first."""
+"""The maximum number of rows in a table. The rows with the largest differences come first."""
 
 
 def diff_page(
     title: str, a: str, b: str, totals: Sequence[Compared], parts: Mapping[str, Sequence[Compared]], origin: str = ""
 ) -> str:
-    """Return the page. ``a`` and ``b`` describe the reports, ``parts`` has the differences by table heading, ``origin`` is the
-    provenance of both."""
+    """Return the page. ``a`` and ``b`` describe the two reports. ``parts`` maps the heading of each table to its rows. ``origin`` is the
+    provenance of both reports."""
     names = "".join(
         f'<div class="card"><dt><span class="dot side {side}"></span>{side}</dt><dd class="said">{escaped(said)}</dd></div>'
         for side, said in (("a", a), ("b", b))
@@ -38,12 +38,12 @@ def diff_page(
 
 
 def _section(heading: str, rows: Sequence[Compared]) -> str:
-    """Return a table. The totals have different units, so there each row's bars have their own scale."""
+    """Return a section with a table. In the table of totals, each row has its own scale, because the totals have different units."""
     name = "-".join(heading.lower().split())
     most = max((value or 0 for row in rows for value in (row.a, row.b)), default=0)
     head = "".join(f'<th scope="col" class="n">{text}</th>' for text in HEADER)
     body = "".join(_row(row, max(row.a or 0, row.b or 0) if heading == "In all" else most) for row in rows[:MOST_ROWS])
-    more = f'<p class="note">{len(rows) - MOST_ROWS} more differ by less.</p>' if len(rows) > MOST_ROWS else ""
+    more = f'<p class="note">{len(rows) - MOST_ROWS} more rows differ by less.</p>' if len(rows) > MOST_ROWS else ""
     table = f'<table class="plain steps sides"><thead><tr><td></td>{head}<td></td></tr></thead><tbody>{body}</tbody></table>'
     return section(name, heading[0].upper() + heading[1:], scrollable(f"table of {heading}", table) + more)
 

@@ -1,6 +1,6 @@
-"""Tables with their exports: CSV, Markdown, LaTeX, JSON, HTML, DataFrame. Values are raw: ints, seconds, bytes, text.
+"""Tables, and their export as CSV, Markdown, LaTeX, JSON, HTML and DataFrame. The values in a table are raw: ints, seconds, bytes, text.
 
-Names in a model may contain any characters, so text is escaped for the output format: it must not become a formula in a
+Names in a model may contain any characters. All text is escaped for the output format, so that it does not become a formula in a
 spreadsheet, an element in HTML, or a command in LaTeX.
 """
 
@@ -30,18 +30,18 @@ V = TypeVar("V")
 
 MOST_SHOWN = 60
 MOST_COLUMNS = 7
-"""The maximum number of columns in a notebook or a paper; wider tables drop some of :data:`EXPENDABLE`."""
+"""The maximum number of columns in a notebook or a paper. Wider tables drop columns that are in :data:`EXPENDABLE`."""
 EMPTY = (None, 0, "")
 USUAL = {"phase": "forward"}
-"""A column is not printed if all its rows have this value."""
+"""The usual value of a column. If all rows have this value, the column is not printed."""
 SELDOM = ("MAC outputs",)
-"""Headers of columns that are displayed only if chosen; files always include them."""
+"""Headers of columns that are displayed only if the user chooses them. Files always include these columns."""
 UNIT_OF = {"s": "s", "ms": "ms", "B": "B", "delta": "B", "%": "%"}
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 class View:
-    """A result that displays itself as the value of an expression: as text at the prompt, as a table in a notebook."""
+    """A result that Python's prompt displays as text, and a notebook as a table."""
 
     __slots__ = ()
 
@@ -61,17 +61,17 @@ class View:
 
 
 class Tabular(View):
-    """A result that is a table, with selection and exports.
+    """A result with a table, which can be filtered and exported.
 
-    Each ``to_*`` returns a string or, with a path, writes that file, as in pandas. A subclass has a ``table``, which is
-    exported; if it displays more than the table, it overrides ``_pieces``.
+    As in pandas, each ``to_*`` method returns a string, or writes a file if the method is called with a path. Each subclass has an
+    attribute ``table``, which is exported. A subclass that displays more than the table overrides ``_pieces``.
     """
 
     def _as_table(self) -> Table:
         return self.table  # type: ignore[attr-defined, no-any-return]
 
     def _pieces(self) -> Iterable[str | Table]:
-        """Return the tables and lines of text to display, top to bottom ("" separates two tables)."""
+        """Return the tables and lines of text to display, from top to bottom. The line "" separates two tables."""
         return [self._as_table()]
 
     def _text(self) -> str:
@@ -80,9 +80,10 @@ class Tabular(View):
     def select(
         self, columns: Sequence[str] | str | None = None, *, sort_by: str | None = None, top: int | None = None
     ) -> Table:
-        """Return a part of the table: the named ``columns``, and the ``top`` rows by ``sort_by`` (numbers descending, text ascending).
+        """Return a table with only these ``columns``, sorted by the column ``sort_by`` and cut to the first ``top`` rows.
 
-        A column is named by its key or its header. Raises InputError for an unknown column; it lists all columns.
+        Numbers are sorted in descending order, text in ascending order. A column is named by its key or its header. Raises InputError for
+        an unknown column; the message lists all columns.
         """
         check_number("top", top, least=1)
         table = self._as_table()
@@ -93,7 +94,7 @@ class Tabular(View):
         return replace(table, columns=chosen, rows=cells, chosen=columns is not None)
 
     def to_dataframe(self) -> pandas.DataFrame:
-        """Return a ``pandas.DataFrame`` of the raw values; columns are named by key (``flops``, ``seconds``).
+        """Return a ``pandas.DataFrame`` of the raw values. Its columns have the keys as names, e.g. ``flops``, ``seconds``.
 
         Raises InputError if pandas is not installed.
         """
@@ -114,16 +115,16 @@ class Tabular(View):
         return data
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return :meth:`to_dataframe`'s result. Deprecated: call :meth:`to_dataframe`."""
+        """Return the result of :meth:`to_dataframe`. Deprecated: call :meth:`to_dataframe` instead."""
         renamed("to_pandas()", "use to_dataframe()")
         return self.to_dataframe()
 
     def to_csv(self, path: Path | None = None) -> str | None:
-        """Return the raw values as CSV with their keys as header, or write it to ``path``. For a report, the last column is the
-        provenance; if it was timed, the columns before it are the model's latency and why the times are unreliable.
+        """Return the raw values as CSV, with the columns' keys as header; with ``path``, write the CSV to this file.
 
-        Text that a spreadsheet would read as a formula (it starts with ``= + - @``, a tab or a line break) gets a leading
-        apostrophe.
+        For a report, the last column is the provenance. If the report was timed, the columns before the provenance are the model's latency
+        and the reason why the times are unreliable. A spreadsheet would read text that starts with ``= + - @``, a tab or a line break as a
+        formula; such text gets a leading apostrophe.
         """
         table = self._as_table()
         origin = table._origin()
@@ -134,35 +135,40 @@ class Tabular(View):
         return written("".join(map(_csv_line, rows)), path)
 
     def to_markdown(self, path: Path | None = None) -> str | None:
-        """Return a GitHub Markdown table, or write it to ``path``. It has few columns, each with one unit and two digits. For a
-        report, its notes follow, e.g. its latency, or that its times are unsteady.
+        """Return the table in GitHub Markdown; with ``path``, write the Markdown to this file.
 
-        A wide table drops columns as in a notebook, unless ``select`` named them.
+        All numbers in a column have the same unit and two digits. A wide table drops columns as in a notebook, unless ``select`` named the
+        columns. For a report, notes follow the table, e.g. the latency, or that the times are unsteady.
         """
         table = self._as_table()
         return written(markdown(*table._narrow(), table.provenance, table.notes), path)
 
     def to_latex(self, path: Path | None = None) -> str | None:
-        """Return a ``tabular`` environment for LaTeX's booktabs, or write it to ``path``. It has the columns of
-        :meth:`to_markdown`; the notes become comments."""
+        """Return a ``tabular`` environment for LaTeX's package booktabs; with ``path``, write the environment to this file.
+
+        It has the same columns as :meth:`to_markdown`. The notes become comments.
+        """
         table = self._as_table()
         return written(latex(*table._narrow(), table.provenance, table.notes), path)
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """Return a dict for each row: raw values by column key."""
+        """Return a dict for each row, which maps column keys to raw values."""
         table = self._as_table()
         keys = [column.key for column in table.columns]
         return [dict(zip(keys, row, strict=True)) for row in table.rows]
 
     def to_json(self, path: Path | None = None) -> str | None:
-        """Return a JSON list with an object for each row, or write it to ``path``. For a report, the last key of each object is
-        its provenance. NaN and infinities become null."""
+        """Return a JSON list with an object for each row; with ``path``, write the list to this file.
+
+        For a report, the last key of each object is ``provenance``. NaN and infinities become null.
+        """
         origin = self._as_table()._origin()
         rows = [{key: _finite(value) for key, value in row.items()} | origin for row in self.to_dicts()]
         return written(as_json(rows), path)
 
     def to_html(self, path: Path | None = None) -> str | None:
-        """Return a ``<table>`` element without styles, or write it to ``path``; a report's provenance is the caption."""
+        """Return a ``<table>`` element without styles; with ``path``, write the element to this file. A report's provenance becomes the
+        caption."""
         table = self._as_table()
         return written(table._html(table.rows), path)
 
@@ -180,7 +186,7 @@ class Tabular(View):
 
 @dataclass(frozen=True, repr=False)
 class Table(Tabular):
-    """Rows under columns; iterating yields the rows, tuples of raw values. A value that was not measured is None.
+    """A table of raw values. Iterating over the table yields its rows as tuples. A value that was not measured is None.
 
     >>> print(Table("ops", (Column("op", "op"), Column("flops", "FLOPs", "flops")), (("relu", 1500),)))
     op      FLOPs
@@ -192,18 +198,18 @@ class Table(Tabular):
     columns: tuple[Column, ...]
     rows: tuple[Cells, ...]
     chosen: bool = field(default=False, compare=False)
-    """True if the user chose the columns; then none is omitted."""
+    """True if the user chose the columns. No column is then omitted."""
     provenance: str = field(default="", compare=False)
     notes: tuple[str, ...] = field(default=(), compare=False)
     """Lines below the table in Markdown, and comments in LaTeX."""
     whole: tuple[tuple[str, Any], ...] = field(default=(), compare=False)
-    """Values for the whole run, by key; CSV and JSON repeat them in each row."""
+    """Pairs of a key and a value for the whole run. CSV and JSON repeat these values in each row."""
 
     def _as_table(self) -> Table:
         return self
 
     def without_empty_columns(self, but: Collection[str] = ()) -> Table:
-        """Return the table without empty columns, except those named in ``but``. The result shows all its columns, however wide."""
+        """Return the table without its empty columns; empty columns in ``but`` are kept. The result omits no column to save width."""
         full = {*self._used()}
         used = [i for i, column in enumerate(self.columns) if i in full or column.key in but]
         rows = tuple(tuple(row[i] for i in used) for row in self.rows)
@@ -216,8 +222,7 @@ class Table(Tabular):
         return iter(self.rows)
 
     def _text(self) -> str:
-        """Return the table as readable text: values in suitable units, without empty columns, and only the first rows of a long
-        table."""
+        """Return the table as readable text, with values in suitable units. Empty columns and the later rows of a long table are omitted."""
         shown = self._used()
         header = [self.columns[i] for i in shown]
         rows = [tuple(row[i] for i in shown) for row in self.rows[:MOST_SHOWN]]
@@ -232,17 +237,17 @@ class Table(Tabular):
         return [self._shown()]
 
     def _shown(self) -> str:
-        """Return an HTML table of the values with units; below a wide table, a note names the omitted columns."""
+        """Return an HTML table of the values with units. If columns are omitted because the table is too wide, a note below names them."""
         from .html import cells_table, note
 
         columns, rows = self._narrow()
         lost = [self.columns[i].key for i in self._used() if self.columns[i] not in columns]
-        named = f"no room for {', '.join(lost)}: select(columns) chooses, to_dataframe() has all"
+        named = f"no room for {', '.join(lost)}; choose columns with select(columns), or get all with to_dataframe()"
         notes = [*self._left_out(), *explained(rows[:MOST_SHOWN]), *([named] if lost else [])]
         return "".join([cells_table(columns, rows[:MOST_SHOWN], "auto"), *map(note, notes)])
 
     def _narrow(self) -> tuple[list[Column], list[list[Any]]]:
-        """Return the columns that fit, or all if the user chose them, and the rows' cells in these columns."""
+        """Return the columns that fit, and the rows' cells in these columns. If the user chose the columns, return all of them."""
         used = self._used()
         expendable = [i for key in EXPENDABLE for i in used if self.columns[i].key == key]
         lost = {*expendable[: 0 if self.chosen else max(len(used) - MOST_COLUMNS, 0)]}
@@ -250,7 +255,7 @@ class Table(Tabular):
         return [self.columns[i] for i in kept], [[row[i] for i in kept] for row in self.rows]
 
     def _used(self) -> Sequence[int]:
-        """Return the positions of the columns worth displaying; of all columns if there are none."""
+        """Return the positions of the columns that are not empty or otherwise useless; if there are no such columns, of all columns."""
         idle = [(*EMPTY, USUAL.get(column.key)) for column in self.columns]
         used = [
             i
@@ -276,7 +281,7 @@ class Table(Tabular):
         return f"<table>\n{origin}<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>\n"
 
     def _titles(self) -> list[str]:
-        """Return the headers with the unit of the raw values."""
+        """Return the headers, each followed by the unit of its raw values in parentheses."""
         return [
             f"{column.header} ({UNIT_OF[column.kind]})"
             if column.kind in UNIT_OF and not column.header.endswith("%")
@@ -286,9 +291,9 @@ class Table(Tabular):
 
 
 class Rows(dict[str, V], Tabular):
-    """A mapping from keys to rows that is also a table: ``print`` and notebooks show it, ``to_*`` export it.
+    """A mapping from keys to rows that is also a table. ``print`` and notebooks show the table, and the ``to_*`` methods export it.
 
-    ``cells(key, row)`` returns the table's lines for one entry of the mapping.
+    ``cells(key, row)`` returns the lines of the table for one entry of the mapping.
     """
 
     def __init__(
@@ -318,14 +323,14 @@ class Rows(dict[str, V], Tabular):
 
 
 def as_json(data: Any) -> str:
-    """Return JSON that is also safe inside HTML: it contains no ``<``.
+    """Return the data as JSON. The JSON contains no ``<``, so that it is also safe inside HTML.
 
     Raises InputError for values that JSON cannot represent, e.g. infinite numbers.
     """
     try:
         return json.dumps(data, allow_nan=False, check_circular=False, separators=(",", ":")).replace("<", "\\u003c")
     except (TypeError, ValueError) as error:
-        raise InputError(f"cannot be written as JSON: {error}") from error
+        raise InputError(f"the data cannot be written as JSON: {error}") from error
 
 
 def _finite(value: Any) -> Any:
@@ -339,7 +344,9 @@ def _text(value: Any) -> str:
 
 def _csv_line(row: Sequence[Any]) -> str:
     line = io.StringIO()
-    csv.writer(line, lineterminator="\r\n").writerow(row)  # with "\r\n" it also quotes a lone carriage return
+    csv.writer(line, lineterminator="\r\n").writerow(
+        row
+    )  # with "\r\n" as line end, csv also quotes a lone carriage return
     return line.getvalue()[:-2] + "\n"
 
 

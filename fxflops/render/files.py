@@ -1,4 +1,4 @@
-"""Files of exports: choosing the format by suffix, and writing."""
+"""Exported files: choose the format by the suffix, and write the file."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ FORMATS = {
     ".pdf": "to_pdf",
     ".pickle": "to_memory_snapshot",
 }
-"""The method of a report that writes a file with this suffix."""
+"""For each suffix of a file, the method of a report that writes such a file."""
 
 
 def method_for(path: Path) -> str:
-    """Return the method that writes the format of the suffix of ``path``; raise InputError for an unknown suffix."""
+    """Return the name of the method that writes files with the suffix of ``path``; raise InputError for an unknown suffix."""
     name = os.fspath(path)
     method = next((method for suffix, method in FORMATS.items() if name.lower().endswith(suffix)), None)
     if method is None:
-        raise InputError(f"no format has the suffix of {name!r}: one of {', '.join(FORMATS)}; str(report) is text")
+        raise InputError(f"unknown suffix in {name!r}; expected one of {', '.join(FORMATS)}; str(report) returns text")
     return method
 
 
@@ -55,10 +55,10 @@ def written_bytes(data: bytes, path: Path | None) -> bytes | None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Raise InputError, which is also a FileNotFoundError, if the file's folder does not exist."""
+    """If the block cannot write the file because its folder does not exist, raise an InputError that is also a FileNotFoundError."""
     try:
         yield
     except FileNotFoundError as error:
         folder = os.path.dirname(path)
-        said = f"cannot write {os.fspath(path)!r}: there is no folder {folder!r}; make it, by os.makedirs({folder!r})"
+        said = f"cannot write {os.fspath(path)!r}: the folder {folder!r} does not exist; create it with os.makedirs({folder!r})"
         raise of_kind(InputError(said), FileNotFoundError) from error

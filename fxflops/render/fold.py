@@ -1,4 +1,4 @@
-"""The displayed rows of a tree: consecutive identical siblings share a row, and a module's own work has a row."""
+"""The rows of a tree as displayed: consecutive identical siblings share a row, and a module's own work has its own row."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .text import plain
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """``count`` identical modules under one name ("0..11"); ``row`` is the first module's, with the mean of their times."""
+    """``count`` identical modules under one name ("0..11"). ``row`` is the row of the first module, but has the mean times of all modules."""
 
     name: str
     row: TreeRow
@@ -22,12 +22,13 @@ class Fold:
 
     @property
     def path(self) -> str:
-        """The path of the first module, with the common name at its end."""
+        """The path of the first module, where the common name of all modules replaces the last name."""
         parent, dot, _ = self.row.path.rpartition(".")
         return f"{parent}{dot}{self.name}"
 
     def label(self) -> tuple[str, str, str]:
-        """Return the name, the class, and a note with the number of folded modules, and the number of calls unless it is 1."""
+        """Return the name, the class, and a note. The note has the number of folded modules if it is above 1, and the number of calls
+        unless each module was called once."""
         row, notes = self.row, []
         if self.count > 1:
             notes.append(f"x{self.count} (each)")
@@ -38,7 +39,7 @@ class Fold:
         return plain(self.name or row.cls), plain(row.cls) if self.name else "", "  ".join(notes)
 
     def total(self) -> TreeRow:
-        """Return a row with the sums over all folded modules, without children."""
+        """Return a row without children, which has the sums over all folded modules."""
         row, n = self.row, self.count
         return row._replace(
             calls=row.calls * n,
@@ -60,7 +61,7 @@ def folded(rows: Sequence[TreeRow], fold: bool = True) -> list[Fold]:
 
 
 def own_row(row: TreeRow) -> TreeRow | None:
-    """Return a row ``(own: add x2)`` for the work of a module outside its children; None if it has no children or no such work."""
+    """Return a row ``(own: add x2)`` for a module's work outside its children; None if the module has no children or no such work."""
     if not row.children or not (row.own_flops or row.own_seconds or row.own_missing):
         return None
     return row._replace(
@@ -79,20 +80,21 @@ def own_row(row: TreeRow) -> TreeRow | None:
 
 
 def work_name(whose: str, ops: Mapping[str, int]) -> str:
-    """Return a name for work that is not a module's row, with its operators: ``(own: add x2)``."""
+    """Return a name for work without its own module. The name lists the work's operators, e.g. ``(own: add x2)``."""
     said = [plain(op) + (f" x{calls}" if calls > 1 else "") for op, calls in ops.items()]
     more = [f"+{len(said) - 3} more"] if len(said) > 3 else []
     return f"({whose}: {', '.join(said[:3] + more)})" if said else f"({whose})"
 
 
 def fingerprint(row: TreeRow) -> Hashable:
-    """Return a key that is equal for modules with the same class, sizes and counts at every level; times are ignored."""
+    """Return a key that is equal for two modules if class, sizes and counts are equal in the modules and in all modules below them. Times
+    are ignored."""
     counts = (row.cls, row.calls, row.params, row.macs, row.flops, row.own_flops, row.missing, row.frozen)
     return counts, tuple(row.own_ops.items()), tuple((child.name, fingerprint(child)) for child in row.children)
 
 
 def mean(rows: Sequence[TreeRow]) -> TreeRow:
-    """Merge identical rows into one, with the mean of their times and the highest peak; merge their children likewise."""
+    """Merge identical rows into one row, which has the mean of their times and the highest of their peaks. Merge their children likewise."""
     if len(rows) == 1:
         return rows[0]
     return rows[0]._replace(
@@ -104,7 +106,8 @@ def mean(rows: Sequence[TreeRow]) -> TreeRow:
 
 
 def common_name(names: Sequence[str]) -> str:
-    """Return ``0..11`` for names that count up, ``query,key,value`` for a few names, ``first..last`` otherwise."""
+    """Return one name for several modules: ``0..11`` for names that count up, ``query,key,value`` for a few short names, otherwise
+    ``first..last``."""
     if len(names) == 1:
         return names[0]
     start = int(names[0]) if names[0].isascii() and names[0].isdigit() else -1
@@ -114,12 +117,13 @@ def common_name(names: Sequence[str]) -> str:
 
 
 def pattern(path: str) -> str:
-    """Return a path or name with ``*`` for numbers, but not in ``conv2d`` or ``3x3``: ``layer*.*.bn*``; the root is ``(root)``."""
+    """Return a path or name with ``*`` in place of numbers, e.g. ``layer*.*.bn*``. Numbers as in ``conv2d`` or ``3x3`` are kept. The path ""
+    becomes ``(root)``."""
     return re.sub(r"(?<!\dx)(?<!\d)\d+(?![A-Za-z\d])", "*", path) or ROOT
 
 
 def place_of(paths: Iterable[str]) -> str:
-    """Return the path if all paths are equal, else the :func:`pattern` of the first."""
+    """Return the path if all paths are equal; otherwise the :func:`pattern` of the first path."""
     first, *others = dict.fromkeys(paths)
     return pattern(first) if others else first or ROOT
 

@@ -1,7 +1,7 @@
-"""A model's graph as an SVG picture: nested modules, coloured by cost, with the tensors between them.
+"""A model's graph as an SVG picture: nested boxes for modules, coloured by cost, with lines for the tensors between them.
 
-A module's children are arranged in layers, each child below all the children that it takes tensors from. A tensor that
-skips a layer runs in a lane on the right.
+The children of a module are arranged in layers. Each child is below all children whose tensors it uses. The line of a tensor that skips a
+layer runs in a lane on the right.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from .boxes import Box
 from .text import escaped, plain
 
 LETTER, LINE, PAD, GAP, LANE = 6.4, 15, 12, 34, 12
-"""In pixels: the mean width of a letter, the height of a line, and the space around boxes, between layers, and between lanes."""
+"""In pixels: the mean width of a letter, the height of a line of text, the space around boxes, the space between layers, and the space
+between lanes."""
 MOST_LETTERS = 44
 HUE = "#e8590c"
 STYLE = """
@@ -26,7 +27,7 @@ text{font-size:12px;font-family:system-ui,Helvetica,Arial,'DejaVu Sans',sans-ser
 
 @dataclass
 class _Placed:
-    """A box with its size, its position in the enclosing box, and its contents."""
+    """A box with its size, its position in the box around it, and the boxes and lines inside it."""
 
     box: Box
     width: float
@@ -35,7 +36,7 @@ class _Placed:
     y: float = 0
     inside: list[_Placed] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
-    """SVG elements of the edges inside, in the box's own coordinates."""
+    """SVG elements of the edges inside the box, in coordinates that start at the box's corner."""
 
     @property
     def middle(self) -> float:
@@ -47,8 +48,11 @@ class _Placed:
 
 
 def graph_svg(root: Box, about: str, origin: str, cost: str, show: Callable[[float], str]) -> str:
-    """Return the picture of the boxes. ``about`` describes the run, ``origin`` is its provenance, ``cost`` is the name of the cost
-    that colours the boxes, and ``show`` formats a cost."""
+    """Return the picture of the boxes as SVG.
+
+    ``about`` describes the run, and ``origin`` is the provenance of the run. ``cost`` is the name of the cost that colours the boxes, and
+    ``show`` formats a value of this cost.
+    """
     placed = _placed(root, root.cost, show)
     most = max((each.cost for each in root.walk() if not each.children), default=0)
     head = f"{about} · {cost} {show(root.cost)}"
@@ -71,7 +75,7 @@ def graph_svg(root: Box, about: str, origin: str, cost: str, show: Callable[[flo
 
 
 def _texts(box: Box, whole: float, show: Callable[[float], str]) -> tuple[str, str]:
-    """Return the two lines of a box: its name with its class, and its cost."""
+    """Return the two texts of a box: its name with its class, and its cost."""
     cls = "" if box.row is None else box.row.cls
     title = "  ".join(filter(None, [box.name if box.row is None or box.row.path else "", cls]))
     title = plain(title) + (f"  ×{box.count}" if box.count > 1 else "")
@@ -80,7 +84,7 @@ def _texts(box: Box, whole: float, show: Callable[[float], str]) -> tuple[str, s
 
 
 def _placed(box: Box, whole: float, show: Callable[[float], str]) -> _Placed:
-    """Lay out a box and all boxes inside it."""
+    """Compute the size of a box, and the sizes and positions of all boxes inside it."""
     title, said = _texts(box, whole, show)
     if not box.children:
         letters = max(len(title), 0.9 * len(said))
@@ -105,7 +109,7 @@ def _placed(box: Box, whole: float, show: Callable[[float], str]) -> _Placed:
 
 
 def _layers(box: Box) -> dict[Box, int]:
-    """Return the layer of each child: one below the lowest child that it takes tensors from and that ran before it."""
+    """Return the layer of each child. A child is one layer below the lowest of the earlier children whose tensors it uses."""
     order = {child: i for i, child in enumerate(box.children)}
     layer = dict.fromkeys(box.children, 0)
     for child in box.children:
@@ -115,7 +119,7 @@ def _layers(box: Box) -> dict[Box, int]:
 
 
 def _route(placed: _Placed, layer_of: dict[Box, int], ends: list[float]) -> None:
-    """Draw the edges inside a box, and widen it by the lanes of edges that skip a layer."""
+    """Draw the edges inside a box. Widen the box by the lanes for edges that skip a layer."""
     where = {each.box: each for each in placed.inside}
     top, bottom, middle = LINE + PAD, placed.height, placed.width / 2
     right = max(each.x + each.width for each in placed.inside)

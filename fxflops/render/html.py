@@ -1,4 +1,4 @@
-"""The report as a self-contained block of HTML: a collapsible module tree and sortable tables."""
+"""The report as a block of HTML that needs no other file. It has a collapsible module tree and sortable tables."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from .tree import Options, measured, rows_of
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-# Half-transparent greys and the page's own text colour are legible on light and dark pages. The class is repeated for a
-# higher specificity than Jupyter's rules, which align table cells to the right.
+# Half-transparent greys and the page's own text colour are legible on light and on dark pages. Jupyter has CSS rules that
+# align table cells to the right. The class is repeated so that our rules have a higher specificity than Jupyter's.
 STYLE = """
 .fxflops{font:13px/1.5 system-ui,sans-serif;color:inherit;max-width:72em;overflow-x:auto}
 .fxflops.fxflops table{border-collapse:collapse;color:inherit;font:inherit}
@@ -48,8 +48,8 @@ STYLE = """
 .fxflops.fxflops .missing{color:#d9483b;white-space:pre-wrap}
 """
 
-# Sorts the table by the clicked header: numbers descending, text ascending, reversed by a second click; cells without a
-# value come last. It uses no element ids, so that one page can contain several reports.
+# This script sorts the table by the clicked header: numbers in descending order, text in ascending order. A second click
+# reverses the order. Cells without a value come last. The script uses no element ids, so that a page can have several reports.
 SORT = (
     "var h=event.target.closest('th'),b=this.nextElementSibling;if(h){var i=h.cellIndex,n=h.className,"
     "d=n?'descending':'ascending',a=n?'ascending':'descending',t=h.getAttribute('aria-sort')===d;"
@@ -78,29 +78,30 @@ def html(
     of: int | None = None,
     units: str | None = None,
 ) -> str:
-    """Return the summary, the module tree, the operators and, with ``rows``, a table of these, called ``noun``.
+    """Return the summary, the module tree and the operators as HTML; with ``rows``, also a table of these rows.
 
-    ``of`` is the total number if ``rows`` are only some; ``units`` is as for :func:`~fxflops.render.table.grid`.
+    ``noun`` is the word for the rows, e.g. "nodes". ``of`` is the total number of rows, if ``rows`` are only a part of them. ``units`` is as
+    for :func:`~fxflops.render.table.grid`.
     """
     table = "" if columns is None or rows is None else _table(columns, rows, noun, of or len(rows), units)
     return block(_head(summary), _tree(summary.root), _operators(summary), table, origin=summary.provenance)
 
 
 def block(*parts: str, origin: str = "") -> str:
-    """Return the parts in one element with our styles; the last line is ``origin``, the provenance of the figures."""
+    """Return the parts in one HTML element with our styles. The last line is ``origin``, the provenance of the numbers."""
     said = f"<div><small>{escaped(origin)}</small></div>" if origin else ""
     return f'<div class="fxflops"><style>{STYLE}</style>{"".join(parts)}{said}</div>'
 
 
 def note(text: str) -> str:
-    """Return the text as a paragraph."""
+    """Return the text as an HTML paragraph."""
     return f"<p>{escaped(text)}</p>"
 
 
 def cells_table(
     columns: Sequence[Column], rows: Iterable[Sequence[Any]], units: str | None, *, sortable: bool = True
 ) -> str:
-    """Return a table with right-aligned columns of numbers; if it is ``sortable``, a click on a header sorts it."""
+    """Return an HTML table. Numbers are aligned on the right. If ``sortable``, a click on a header sorts the table."""
     kind, script, begin, end = "plain", "", "", ""
     if sortable:
         kind, script, begin, end = "ops", f' onclick="{escape(SORT)}"', '<button type="button">', "</button>"
@@ -114,7 +115,7 @@ def cells_table(
 
 
 def tree_table(root: TreeRow, **options: Unpack[Options]) -> str:
-    """Return the module tree as a table; the ``options`` are those of :class:`fxflops.render.tree.Options`."""
+    """Return the module tree as an HTML table. The ``options`` are as in :class:`fxflops.render.tree.Options`."""
     columns, lines, texts = rows_of(root, **options)
     titles = "".join(f"<th{_side(column)}>{escaped(column.header)}</th>" for column in columns)
     rows = (
@@ -142,7 +143,7 @@ def _operators(data: Summary) -> str:
 
 
 def _head(data: Summary) -> str:
-    """Return the figures of the summary, followed by the missing ops."""
+    """Return the lines of the summary as an HTML table, followed by the ops that were not counted."""
     lines = [(fact.label, fact.value, fact.separator.join(fact.details)) for fact in facts(data)]
     lines += [(name, "", " · ".join(shares)) for name, shares in operator_shares(data)]
     body = "".join(
@@ -165,7 +166,7 @@ def _tree(root: TreeRow) -> str:
 
 
 def _module(item: Fold, root: TreeRow, columns: Sequence[Column], level: int) -> str:
-    """Return a module's row with its children inside, collapsed except at the root."""
+    """Return a module's row with the rows of its children inside. The children are hidden until the user opens the row, except the root's."""
     row = item.row
     name, *said = item.label()
     line = _row(name, "  ".join(filter(None, said)), row, root, columns, level)
@@ -199,14 +200,14 @@ def _table(
     units: str | None,
     is_open: bool = False,
 ) -> str:
-    """Return a collapsible table that a click on a header sorts."""
+    """Return a collapsible table. A click on a header sorts the table."""
     count = f"{of:,} {noun}" if len(rows) == of else f"first {len(rows):,} of {of:,} {noun}"
     table = cells_table(columns, rows, units)
     return f"<details{' open' if is_open else ''}><summary>{count}</summary>{table}</details>"
 
 
 def _cell(column: Column, value: Any, units: str | None) -> str:
-    """Return a cell with its raw value in ``data-v`` for sorting; text in a column of numbers has no ``data-v``."""
+    """Return a cell. Its attribute ``data-v`` has the raw value for sorting, except for text in a column of numbers."""
     sortable = isinstance(value, Real) if column.is_number else value is not None
     bare = f' data-v="{escaped(str(value))}"' if sortable else ""
     exact = f' title="{escaped(column.show(value))}"' if units and sortable and column.is_number else ""

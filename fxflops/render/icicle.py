@@ -1,4 +1,4 @@
-"""The modules of a model as an icicle chart: a tile's height is its FLOPs or time, and nesting runs from left to right."""
+"""The modules of a model as an icicle chart. The height of a tile shows its FLOPs or time. Submodules are to the right of their module."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from .text import escaped
 HEIGHT, MARGINS = 420, (12, 12, 12)
 MOST_LEVELS = 6
 READABLE, LEVEL, VISIBLE = 15, 6, 1.3
-"""The minimum heights in pixels of a tile with a name, of a tile that can add a level, and of any tile."""
+"""Minimum heights of a tile in pixels. READABLE: the tile shows its name. LEVEL: the chart is deep enough to show the tile. VISIBLE: the
+tile is drawn."""
 NEARLY_ALL = 0.999
-"""A module with this share of its parent is drawn in the parent's place, under both names."""
+"""A module with at least this share of its parent's value is drawn in place of the parent, with both names."""
 SHOW: Mapping[str, Callable[[float], str]] = {"count": units.count, "s": units.seconds, "B": units.size}
 
 
 @dataclass(frozen=True)
 class Block:
-    """A tile, or the tiles of identical consecutive modules, with the sums of their values by metric."""
+    """One tile, or several tiles of identical consecutive modules. ``own`` has the sum of the tiles' values for each metric."""
 
     tile: Tile
     name: str
@@ -36,7 +37,7 @@ class Block:
 
 @dataclass(frozen=True)
 class _Drawn:
-    """A block as drawn; ``op`` determines its colour. A block with nearly all of its parent's value represents both."""
+    """A block as it is drawn. ``op`` determines its colour. A block with nearly all of its parent's value also stands for the parent."""
 
     block: Block
     name: str
@@ -46,9 +47,9 @@ class _Drawn:
 
 
 def blocks(tiles: Sequence[Tile], metrics: Sequence[Metric]) -> Block:
-    """Return the root, with identical consecutive modules as one block.
+    """Return the block of the root. Inside it, identical consecutive modules share a block.
 
-    Modules are identical if they have the same class, counts and children at every level; times and memory may differ.
+    Modules are identical if they have the same class and counts and identical children. Their times and memory may differ.
     """
     inside: list[list[int]] = [[] for _ in tiles]
     for i, tile in enumerate(tiles):
@@ -64,7 +65,7 @@ def blocks(tiles: Sequence[Tile], metrics: Sequence[Metric]) -> Block:
         kind_of[i] = kinds.setdefault(key, len(kinds))
 
     def merged(same: Sequence[int]) -> Block:
-        """Return the block of the tiles at one position in identical modules."""
+        """Return the block for several tiles, which are at the same position in identical modules."""
         first = tiles[same[0]]
         names = [*dict.fromkeys(tiles[i].name for i in same)]
         own: dict[str, float] = {}
@@ -82,15 +83,15 @@ def blocks(tiles: Sequence[Tile], metrics: Sequence[Metric]) -> Block:
 
 
 def _group(tiles: Sequence[Tile], i: int, kind_of: Sequence[int]) -> tuple[int, int]:
-    """Return a key that is equal for identical modules, and unique for work outside modules."""
+    """Return a key for grouping tiles. Identical modules have the same key. Work outside modules has a key of its own."""
     return kind_of[i], -1 if tiles[i].cls else i
 
 
 def icicle_chart(root: Block, metric: Metric, names: Sequence[str], about: str, most_tiles: int | None = None) -> Chart:
-    """Return the chart of a metric; ``names`` are the metrics to add up, one for each phase.
+    """Return the chart of a metric. ``names`` are the names of the values to add up, one for each phase.
 
-    With ``most_tiles`` the chart has about that many, including tiles too small or too deep to see: a script shows them
-    when the user enters a module.
+    With ``most_tiles``, the chart has about this number of tiles. Some of these tiles are too small or too deep to see; a script shows them
+    when the user opens a module.
     """
     drawn = _drawn(root, names)
     if drawn is None:
@@ -111,17 +112,17 @@ def icicle_chart(root: Block, metric: Metric, names: Sequence[str], about: str, 
 
 
 def total(root: Block, names: Sequence[str]) -> float:
-    """Return the sum of these metrics over a block and everything in it."""
+    """Return the sum of the values with these names, over a block and all blocks inside it."""
     return sum(root.own.get(name, 0) for name in names) + sum(total(each, names) for each in root.inside)
 
 
 def _drawn(block: Block, names: Sequence[str], is_root: bool = True) -> _Drawn | None:
-    """Return the block as drawn; None if its value is 0."""
+    """Return the block as it is drawn; None if its value is 0."""
     inside = [each for child in block.inside if (each := _drawn(child, names, is_root=False)) is not None]
     value = sum(block.own.get(name, 0) for name in names) + sum(each.value for each in inside)
     if value <= 0:
         return None
-    # Omit the siblings of a module with nearly all of the value: they would be invisible.
+    # If one module has nearly all of the value, omit its siblings, which would be too small to see.
     inside = [each for each in inside if each.block.tile.cls and each.value > NEARLY_ALL * value][:1] or inside
     if len(inside) == 1 and inside[0].value >= NEARLY_ALL * value:
         [only] = inside
@@ -133,11 +134,11 @@ def _drawn(block: Block, names: Sequence[str], is_root: bool = True) -> _Drawn |
 
 
 Place = tuple[_Drawn, int, float, float]
-"""A tile with its depth, and its upper edge and height in percent of the chart."""
+"""A tile, its depth, and the position of its upper edge and its height in percent of the chart."""
 
 
 def _places(drawn: _Drawn, depth: int, y: float, scale: float) -> Iterator[Place]:
-    """Yield a tile and all tiles in it, from the top."""
+    """Yield the place of a block, then the places of all blocks inside it, from top to bottom."""
     yield drawn, depth, y, drawn.value * scale
     for each in drawn.inside:
         yield from _places(each, depth + 1, y, scale)
@@ -149,7 +150,7 @@ def _is_visible(place: Place, levels: int) -> bool:
 
 
 def _tile(place: Place, levels: int, whole: float, show: Callable[[float], str], is_script: bool) -> str:
-    """Return the element of a tile: a nested SVG, which clips the name at its edge."""
+    """Return a tile as a nested SVG element, which cuts off a name that is wider than the tile."""
     drawn, depth, y, height = place
     kind = "module" if drawn.inside else f"f{_number(drawn.op)}"
     share = f"{100 * drawn.value / whole:.1f}%"
@@ -158,7 +159,8 @@ def _tile(place: Place, levels: int, whole: float, show: Callable[[float], str],
         f'<text class="share" x="100%" y="50%" dx="-5" dy="4">{share}</text>'
     )
     is_low = height * HEIGHT / 100 < READABLE
-    # The script needs the position in the whole chart, and the texts of small tiles, which grow when a module is entered.
+    # The script needs the tile's position in the whole chart. It also needs the texts of small tiles, which grow when the
+    # user opens a module.
     data = f' data-at="{depth} {y:.6g} {height:.6g}"' if is_script else ""
     hidden = ' display="none"' if is_script and not _is_visible(place, levels) else ""
     width = 100 / levels
@@ -170,7 +172,7 @@ def _tile(place: Place, levels: int, whole: float, show: Callable[[float], str],
 
 
 def _number(op: str) -> int:
-    """Return the number of the operator's family, used in its CSS class."""
+    """Return the number of the operator's family. The CSS class of the family's tiles contains this number."""
     families = [OTHER, *((name, colour) for name, colour, _ in FAMILIES)]
     return families.index(family(op))
 

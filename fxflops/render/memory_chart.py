@@ -1,4 +1,4 @@
-"""Memory over the run as a chart, and the tensors alive at its peak as a table."""
+"""A chart of the memory over the run, and a table of the tensors alive at peak memory."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .text import escaped
 
 FIXED = ("params", "buffers", "inputs", "optimizer")
 BAND = 16
-"""The height of the band of constant memory, in percent of the rest."""
+"""The height of the band for constant memory, in percent of the rest of the plot."""
 
 
 def memory_chart(memory: MemoryTimeline, about: str, *, folds_constant: bool = False) -> Chart:
-    """Return the live bytes after each call as stacked areas by category, from zero, with the peak marked.
+    """Return a chart of the live bytes after each call, as stacked areas by category. The peak is marked.
 
-    With ``folds_constant``, the memory that stays constant is one low band below the rest, not drawn to scale.
+    With ``folds_constant``, all memory that stays constant is drawn as one low band at the bottom, which is not to scale.
     """
     places = thinned(memory.states, MOST_MOMENTS, place_of_peak(memory))
     states = [memory.states[i] for i in places]
@@ -28,7 +28,7 @@ def memory_chart(memory: MemoryTimeline, about: str, *, folds_constant: bool = F
     names = [name for name in (states[0].live if states else ()) if name not in fixed]
     names = [name for name in names if any(state.live[name] for state in states)]
     hidden = sum(fixed.values())
-    # high: the bytes that the axis covers above the constant band. each: the percent of the plot per byte.
+    # high: the number of bytes from the constant band to the top of the plot. each: percent of the plot for one byte.
     high = 1.1 * max(memory.peak - hidden, *(state.total - hidden for state in states), 1)
     band = 100 * BAND / (100 + BAND) if fixed else 0.0
     each = (100 - band) / high
@@ -57,7 +57,7 @@ def memory_chart(memory: MemoryTimeline, about: str, *, folds_constant: bool = F
 
 
 def constant(memory: MemoryTimeline) -> dict[str, int]:
-    """Return the categories in :data:`FIXED` whose bytes stay the same in the whole run."""
+    """Return the bytes of those categories in :data:`FIXED` that stay the same during the whole run."""
     if not memory.states:
         return {}
     first = memory.states[0].live
@@ -69,19 +69,21 @@ def constant(memory: MemoryTimeline) -> dict[str, int]:
 
 
 def memory_note(memory: MemoryTimeline) -> str:
-    """Return a note with what the chart does not show: constant memory, omitted states, and the source."""
+    """Return a note about the things that the chart does not show: constant memory, omitted states, and the source of the data."""
     fixed, highest = constant(memory), max((state.total for state in memory.states), default=0)
     drawn = len(thinned(memory.states, MOST_MOMENTS, place_of_peak(memory)))
-    notes = [f"The same throughout: {', '.join(_sizes(fixed))}."] if fixed else []
+    notes = [f"Constant during the run: {', '.join(_sizes(fixed))}."] if fixed else []
     if drawn < len(memory.states):
-        notes.append(f"{drawn:,} of {len(memory.states):,} states drawn, the highest of each stretch.")
+        notes.append(f"{drawn:,} of {len(memory.states):,} states are drawn, the highest state of each stretch.")
     if memory.peak > highest:
-        notes.append("The area shows what is alive after each call; inside a call it may be more, as at the peak.")
+        notes.append(
+            "The area shows the memory after each call. During a call, memory can be higher, as it is at the peak."
+        )
     return " ".join([*notes, f"Source: {memory.source}."])
 
 
 def owners_table(memory: MemoryTimeline) -> str:
-    """Return an HTML table of the largest tensors alive at the peak; its last row sums up the rest."""
+    """Return an HTML table of the largest tensors alive at the peak. The last row sums up all smaller tensors."""
     titles = ("bytes", "share", "held as", "made in", "by", "tensor")
     head = "".join(f'<th scope="col"{_side(i)}>{title}</th>' for i, title in enumerate(titles))
     rows = [_owner(owner, memory.peak) for owner in memory.owners[:MOST_OWNERS]]
@@ -95,7 +97,9 @@ def owners_table(memory: MemoryTimeline) -> str:
 def _owner(owner: Owner, peak: int) -> str:
     is_one = owner.tensors < 2
     made_in = owner.path or ("the model" if owner.tensors == 1 and owner.op and owner.shape else "")
-    by, kind = (owner.op, "") if owner.path or is_one else ("", f" {owner.op}".rstrip())  # the kind of optimizer state
+    by, kind = (
+        (owner.op, "") if owner.path or is_one else ("", f" {owner.op}".rstrip())
+    )  # several tensors outside modules are optimizer state: ``op`` is its kind
     tensor = owner.shape if is_one else f"{owner.tensors:,} tensors"
     cells = [units.size(owner.bytes), _share(owner.bytes, peak), owner.category + kind, made_in, by, tensor]
     return _row(cells, CATEGORIES.get(owner.category, GREY), f"{owner.bytes:,} bytes")
@@ -123,18 +127,18 @@ def _sizes(fixed: Mapping[str, int]) -> list[str]:
 
 
 def _tick(value: float, hidden: int) -> str:
-    """Return the text of a tick; above a constant band of ``hidden`` bytes, it is the amount on top of the band."""
+    """Return the text of a tick. If ``hidden`` bytes are drawn as a constant band, the text is the number of bytes above the band."""
     return ("+" if hidden and value else "") + without_zeros(units.size(value or hidden))
 
 
 def _folded_up(fixed: Mapping[str, int], band: float) -> Iterator[str]:
-    """Yield the line above the constant band, and the band's label."""
+    """Yield the line at the top of the constant band, and the band's label."""
     yield f'<line class="cut" stroke-dasharray="8 4 2 4" x1="0" x2="100%" y1="{100 - band:.2f}%" y2="{100 - band:.2f}%"/>'
     yield label(50, 100 - band / 2, f"{' · '.join(_sizes(fixed))}, throughout (not to scale)", dy=4, kind="dark wide")
 
 
 def _phases(states: Sequence[Moment], edges: Sequence[float]) -> Iterator[str]:
-    """Yield a line where each phase begins, and its name above the plot if the previous name leaves room."""
+    """Yield a line at the start of each phase, and the phase's name above the plot if it does not overlap the previous name."""
     if len({state.phase for state in states}) < 2:
         return
     free = -1.0
@@ -149,7 +153,7 @@ def _phases(states: Sequence[Moment], edges: Sequence[float]) -> Iterator[str]:
 
 
 def _peak_label(memory: MemoryTimeline, x: float, y: float) -> str:
-    """Return the label of the peak, which narrow pages shorten."""
+    """Return the label of the peak. On a narrow page, the label is shorter."""
     where = f' <tspan class="wide">in {escaped(memory.peak_at)}</tspan>' if memory.peak_at else ""
     anchor = "start" if x < 25 else "end" if x > 75 else "middle"
     return f'<text class="on" x="{x:.2f}%" y="{y:.2f}%" dy="-9" text-anchor="{anchor}">peak {units.size(memory.peak)}{where}</text>'

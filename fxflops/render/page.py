@@ -1,7 +1,7 @@
-"""The report as an HTML page: one self-contained file that cannot load anything else.
+"""The report as an HTML page: one file that needs no other file and cannot load any.
 
-Its content security policy (https://www.w3.org/TR/CSP3/) allows only the page's own scripts, by hash. Even if a name from
-a model got into the page as markup, it could not run.
+The page's content security policy (https://www.w3.org/TR/CSP3/) allows only scripts with the hashes of the page's own scripts. Even if a
+name from a model got into the page as a script, the script could not run.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ MOST_STEPS = 100
 MOST_DRAWN = 250
 """The approximate maximum number of tiles in an icicle."""
 DOT = re.compile(r"(?<=[^\W\d])\.|\.(?=[^\W\d])")
-"""A dot in a path, where a line may break; not a decimal point."""
+"""Matches a dot in a path, where a line may break, but not a decimal point."""
 PERCENT_OF_PEAK = "of the device's peak"
 
 
 class Card(NamedTuple):
-    """One of the large figures: ``exact`` is its tooltip, ``note`` the line below it."""
+    """A number in large type at the top of the page. ``exact`` is the tooltip of the number, ``note`` is the line below it."""
 
     label: str
     value: str
@@ -51,7 +51,7 @@ class Card(NamedTuple):
 
 
 class Icicle(NamedTuple):
-    """The icicle of a metric, with the metric's key and phase ("" for all phases, "-" for a metric without phases)."""
+    """The icicle chart of a metric. ``key`` is the key of the metric. ``phase`` is "" for all phases, and "-" if the metric has no phases."""
 
     key: str
     phase: str
@@ -76,7 +76,7 @@ def page(data: Page) -> str:
 
 
 def document(title: str, body: Sequence[str], scripts: Sequence[str] = ()) -> str:
-    """Return a page in our style with ``body`` as its lines; it may run only ``scripts``."""
+    """Return an HTML page in our style. ``body`` has the lines of its body. The page may run only ``scripts``."""
     styles = (HERE / "page.css").read_text(encoding="utf8") + style()
     return "\n".join(
         [
@@ -108,13 +108,13 @@ def policy(scripts: Sequence[str]) -> str:
 
 
 def packed(value: object) -> str:
-    """Return compressed JSON for a script element; base64 cannot contain the element's end tag."""
-    # No modification time, so that a report always gives the same page.
+    """Return a value as compressed JSON in base64, for a script element. Base64 cannot contain the end tag of the element."""
+    # The compressed data has no modification time, so that the same report always gives the same page.
     return b64encode(compress(as_json(value).encode(), mtime=0)).decode()
 
 
 def cards(page: Page) -> list[Card]:
-    """Return the large figures: counts, parameters, latency, memory, speed and utilization, as far as known."""
+    """Return the cards at the top of the page: counts, parameters, latency, memory, speed and utilization, if these are known."""
     data = page.summary
     bound, of_all = "≥ " if data.root.missing else "", "" if data.complete else "≥ "
     found = [
@@ -135,13 +135,13 @@ def cards(page: Page) -> list[Card]:
         said += f"; unsteady: {unsteady}" if unsteady else ""
         found.append(Card("latency", units.seconds(median), f"{median!r} s", said))
     if data.bytes_peak:
-        said = f"at {place(data.peak_at)}" if data.peak_at else "from memory held throughout"
+        said = f"at {place(data.peak_at)}" if data.peak_at else "from memory that is allocated during the whole run"
         found.append(Card("peak memory", units.size(data.bytes_peak), f"{data.bytes_peak:,} bytes", said))
     return found + _goodness(page)
 
 
 def _goodness(page: Page) -> list[Card]:
-    """Return the cards for FLOP/s and utilization; for a prediction, the minimum time on the device."""
+    """Return the cards with the FLOP/s and the utilization. For a prediction, return a card with the minimum time on the device."""
     data, found = page.summary, page.roofline
     if found is not None and found.is_prediction:
         bound = sum(kind[0] for kinds in found.bounds.values() for kind in kinds.values())
@@ -189,13 +189,13 @@ def _head(page: Page) -> list[str]:
         *_missing(data),
         boxes(cards(page)),
         f'<ul class="lines">{"".join(f"<li>{line}</li>" for line in _lines(data))}</ul>',
-        f'<details><summary>All figures of the run</summary><table class="facts">{rows}</table></details>',
-        "<noscript><p>The table of operations and the graph are shown by a script in this file; it does not run here.</p></noscript>",
+        f'<details><summary>All numbers of the run</summary><table class="facts">{rows}</table></details>',
+        "<noscript><p>A script in this file shows the table of operations and the graph. The script does not run here.</p></noscript>",
     ]
 
 
 def boxes(cards: Sequence[Card]) -> str:
-    """Return the large figures as boxes."""
+    """Return the cards as boxes in a row."""
     shown = "".join(
         f'<div class="card"><dt>{escaped(card.label)}</dt><dd title="{escaped(card.exact)}">{_figure(card.value)}</dd>'
         f'<dd class="said">{DOT.sub(".<wbr>", escaped(card.note))}</dd></div>'
@@ -205,7 +205,7 @@ def boxes(cards: Sequence[Card]) -> str:
 
 
 def _figure(value: str) -> str:
-    """Return a number with its unit in smaller letters."""
+    """Return a number as HTML, with its unit in smaller type."""
     number, blank, unit = value.rpartition(" ")
     return f"{escaped(number)}{blank}<small>{escaped(unit)}</small>" if number.strip("≥ ") else escaped(value)
 
@@ -224,7 +224,7 @@ def _missing(data: Summary) -> list[str]:
 
 
 def _lines(data: Summary) -> list[str]:
-    """Return a line for the most expensive modules, and the lines for the operators' shares."""
+    """Return a line with the most expensive modules, and the lines with the operators' shares."""
     parts = []
     for part in [part for part in costs(data) if part.row.path != OTHER][:3]:
         row = part.row
@@ -239,7 +239,7 @@ def _lines(data: Summary) -> list[str]:
 
 
 def _steps(steps: Mapping[str, StepTime]) -> str:
-    """Return the section for the steps of a profiled block, with one bar per step, divided into its parts."""
+    """Return the section about the steps of a profiled block. Each step has a bar, which is divided into the parts of the step's time."""
     if not steps:
         return ""
     longest = max(step.seconds for step in steps.values()) or 1.0
@@ -249,7 +249,7 @@ def _steps(steps: Mapping[str, StepTime]) -> str:
 
 
 def _code(lines: Sequence[CodeLine]) -> str:
-    """Return the section for the slowest lines of the user's code (host time), slowest first; "" without any."""
+    """Return the section about the slowest lines of the user's code, by host time, slowest first; "" if no lines were sampled."""
     if not lines:
         return ""
     longest = max(line.seconds for line in lines) or 1.0
@@ -265,8 +265,10 @@ def _code(lines: Sequence[CodeLine]) -> str:
 
 
 def _time_bars(kind: str, rows: Sequence[tuple[str, float, str]], number: int) -> str:
-    """Return a table of times with bars, and a note if it shows fewer rows than the ``number`` of all; a row has a heading and a bar
-    as HTML, and its seconds between."""
+    """Return a table of times with bars. Each row is a heading as HTML, seconds, and a bar as HTML.
+
+    ``number`` is the number of all rows. If ``rows`` are fewer, a note says so.
+    """
     body = "".join(
         f'<tr><th scope="row">{heading}</th><td class="n">{units.seconds(seconds)}</td><td class="bars">{bar}</td></tr>'
         for heading, seconds, bar in rows
@@ -284,7 +286,7 @@ def _bar(step: StepTime, longest: float) -> str:
 
 
 def _graph() -> str:
-    """Return the collapsed element for the graph. The script shows it as an image, to keep its styles separate from the page's."""
+    """Return the collapsed element for the graph. The script shows the graph as an image, so that the page's styles do not affect it."""
     image = '<img id="graph" alt="the graph of the model, coloured by FLOPs">'
     return (
         f'<details class="graph"><summary>The graph, coloured by FLOPs</summary>{scrollable("graph", image)}</details>'
@@ -292,8 +294,10 @@ def _graph() -> str:
 
 
 def _sections(page: Page, icicles: Sequence[Icicle]) -> list[str]:
-    """Return the sections: charts, steps and graph, and empty elements for the table that the script makes. If there are several
-    steps, they come first."""
+    """Return the sections with charts, steps and graph, and empty elements that the script fills with the table of operations.
+
+    If the run has several steps, the section about steps comes first.
+    """
     where = section("where", "Where", _where(icicles) + (_graph() if page.picture else ""))
     steps = _steps(page.summary.steps) + _code(page.summary.lines or ())
     return [
@@ -307,7 +311,7 @@ def _sections(page: Page, icicles: Sequence[Icicle]) -> list[str]:
 
 
 def _icicles(page: Page) -> list[Icicle]:
-    """Return an icicle for each metric and phase, with a line about its total."""
+    """Return an icicle chart for each metric and phase. A line below the chart has the total of the metric."""
     data = page.summary
     tiles = shallow(page.tiles, MOST_TILES)
     root = blocks(tiles, page.metrics)
@@ -320,9 +324,13 @@ def _icicles(page: Page) -> list[Icicle]:
         of = f" of the {phase}" if phase else " of all phases" if metric.phase else ""
         said = f"{metric.label}{of}: {bound}{SHOW[metric.kind](whole)} in all."
         if metric.key == "memory":
-            said += " Bytes alive at the peak that the module allocated, and its parameters."
+            said += (
+                " A tile shows the bytes that the module allocated and that were alive at the peak, and its parameters."
+            )
         if len(tiles) < len(page.tiles):
-            said += f" {len(page.tiles) - len(tiles):,} deeper modules are included in the tiles."
+            said += (
+                f" {len(page.tiles) - len(tiles):,} deeper modules are included in the tiles of the modules above them."
+            )
         chart = placed(icicle_chart(root, metric, names, f"{metric.label}{of} by module", MOST_DRAWN))
         key = phase if metric.phase else "-"
         icicles.append(Icicle(metric.key, key, f'{chart}<p class="note">{escaped(said)}</p>'))
@@ -330,7 +338,7 @@ def _icicles(page: Page) -> list[Icicle]:
 
 
 def _where(icicles: Sequence[Icicle]) -> str:
-    """Return the first icicle, and empty elements for the others, which are in the compressed data to save space."""
+    """Return the first icicle chart, and empty elements for the other charts. To save space, these are in the page's compressed data."""
     if not icicles:
         return '<p class="note">Nothing was counted.</p>'
     places = "".join(
@@ -344,7 +352,7 @@ def _where(icicles: Sequence[Icicle]) -> str:
 
 
 def _variants(metrics: Sequence[Metric]) -> Iterator[tuple[Metric, str, list[str]]]:
-    """Yield each metric with a phase and the names to add up: first each phase, then all phases as ""."""
+    """Yield each metric, a phase, and the names of the values to add up for this phase. The phase "", for all phases, comes last."""
     for key in dict.fromkeys(metric.key for metric in metrics):
         mine = [metric for metric in metrics if metric.key == key]
         for metric in mine:
@@ -354,7 +362,7 @@ def _variants(metrics: Sequence[Metric]) -> Iterator[tuple[Metric, str, list[str
 
 
 def _speed(page: Page) -> str:
-    """Return the roofline, and a description of each phase's bounds; only the first phase's is visible."""
+    """Return the roofline chart, and sentences about the minimum times of each phase. Only the first phase is visible."""
     if page.roofline is None:
         return f'<p class="note">No roofline: {escaped(page.why_no_roofline)}.</p>'
     phases = [*page.roofline.bounds]
@@ -374,8 +382,10 @@ def _speed(page: Page) -> str:
 
 
 def _memory(memory: MemoryTimeline) -> str:
-    """Return the charts of memory over the run, and the owners of the peak. If most of the peak is constant, the first chart
-    folds the constant part."""
+    """Return the charts of memory over the run, and the table of tensors alive at the peak.
+
+    If most of the memory at the peak is constant, the chart that folds constant memory comes first.
+    """
     shown, fixed = ["everything"], sum(constant(memory).values())
     if fixed:
         shown.insert(0 if fixed > 0.5 * memory.peak else 1, "what changes")
@@ -391,15 +401,15 @@ def _memory(memory: MemoryTimeline) -> str:
 
 
 def section(name: str, title: str, body: str) -> str:
-    """Return a section with a title, whose id is ``name-title``."""
+    """Return a section with a title. The id of the title is ``name``, followed by "-title"."""
     return f'<section aria-labelledby="{name}-title"><h2 id="{name}-title">{escaped(title)}</h2>{body}</section>'
 
 
 def ending(origin: str) -> str:
-    """Return the end of a page: the provenance of its figures."""
+    """Return the end of a page, which shows the provenance of the page's numbers."""
     return f'<p id="provenance" class="note">{escaped(origin)}</p></main>'
 
 
 def scrollable(label: str, inside: str) -> str:
-    """Return an element that scrolls sideways, also by keyboard; ``label`` is its accessible name."""
+    """Return an element that can be scrolled sideways, also with the keyboard. ``label`` is the name that screen readers say."""
     return f'<div class="scroll" tabindex="0" role="region" aria-label="{escaped(label)}">{inside}</div>'

@@ -1,7 +1,8 @@
-"""The data of a report's page, and its compact form in the page, which limits the number of rows of each kind.
+"""The data of a report's page, and the compact form in which the page contains them.
 
-Above the limit, the cheapest calls are omitted, the deepest modules are added to their parents, and the memory timeline
-is thinned out; the page says so. Measured numbers are rounded to six digits; ints are exact.
+The compact form has limits for calls, modules and states of memory. Above a limit, the cheapest calls are omitted, the deepest modules are
+added to their parents, and only some states of memory are kept. The page says so. Measured numbers are rounded to six digits. Ints are
+exact.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ MOST_TEXT = 160
 
 
 class Metric(NamedTuple):
-    """A value that can determine the size of tiles. ``kind`` is "count", "s" or "B"; ``phase`` is "" for parameters and memory."""
+    """A quantity that the size of tiles can show. ``kind`` is "count", "s" or "B". ``phase`` is "" for parameters and memory."""
 
     key: str
     label: str
@@ -36,10 +37,10 @@ class Metric(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """A module, or the work of a module outside its children (then ``cls`` is "").
+    """A tile of the icicle chart: a module, or the work of a module outside its children. For such work, ``cls`` is "".
 
-    ``own`` has its values by metric name, excluding its child tiles; ``parent`` is the index of its parent, which comes
-    first in the list; ``op`` is its most expensive operator.
+    ``own`` has the tile's value for each metric, without the values of its child tiles. ``parent`` is the index of the parent tile, which
+    comes earlier in the list. ``op`` is the tile's most expensive operator.
     """
 
     name: str
@@ -53,8 +54,8 @@ class Tile(NamedTuple):
 
 
 class Op(NamedTuple):
-    """One call, or all calls of an operator. ``work`` and ``bytes`` are its FLOPs and bytes in the roofline, None without a
-    roofline; ``missing`` is the reason why it is not counted."""
+    """One call, or all calls of an operator. ``work`` and ``bytes`` are the FLOPs and bytes that the roofline uses; None without a
+    roofline. ``missing`` is the reason why the call is not counted."""
 
     phase: str
     op: str
@@ -73,7 +74,7 @@ class Op(NamedTuple):
 
 
 class Owner(NamedTuple):
-    """Tensors alive at the peak that have one category and were allocated at one place; ``tensors`` is their number."""
+    """Tensors alive at the peak that have the same category and were allocated at the same place. ``tensors`` is their number."""
 
     category: str
     path: str
@@ -85,8 +86,7 @@ class Owner(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MemoryTimeline:
-    """The memory over the run: the live bytes after each call, the peak, and the owners of the memory at the peak, largest
-    first."""
+    """The memory over the run. ``states`` are the live bytes after each call. ``owners`` are the tensors alive at the peak, largest first."""
 
     states: Sequence[Moment]
     peak: int
@@ -97,11 +97,11 @@ class MemoryTimeline:
 
 @dataclass(frozen=True, slots=True)
 class RooflineData:
-    """A device's ceilings and the run's distance from them.
+    """The ceilings of a device, and how near a run came to them.
 
-    ``device`` has its name, source, memory bandwidth and cache bandwidths; ``peaks`` are the FLOP/s for each dtype of the
-    run. ``bounds`` has, by phase and by limiting ceiling ("compute" ...), the calls' minimum seconds, their measured
-    seconds (None if not timed) and their number.
+    ``device`` has the name, the source, the memory bandwidth and the cache bandwidths of the device. ``peaks`` has the peak FLOP/s for each
+    dtype of the run. ``bounds`` has an entry for each phase and each limiting ceiling, such as "compute". An entry is the calls' minimum
+    seconds, their measured seconds (None if not timed) and their number.
     """
 
     device: Mapping[str, Any]
@@ -114,8 +114,8 @@ class RooflineData:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The data of the whole page. ``why_no_roofline`` is the reason if there is no roofline, ``title`` the user's own title,
-    ``picture`` the graph as SVG, "" without a graph."""
+    """The data of the whole page. If ``roofline`` is None, ``why_no_roofline`` is the reason. ``title`` is the user's own title. ``picture``
+    is the graph as SVG; "" if the page has no graph."""
 
     summary: Summary
     metrics: Sequence[Metric]
@@ -130,7 +130,7 @@ class Page:
 
 
 class StringTable:
-    """Assigns numbers to texts; each text is stored once, cut to :data:`MOST_TEXT` characters."""
+    """A table that assigns a number to each text. Equal texts are stored once. Texts are cut to :data:`MOST_TEXT` characters."""
 
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {"": 0}
@@ -143,7 +143,7 @@ class StringTable:
 
 
 def payload(page: Page) -> dict[str, Any]:
-    """Return the page's data, ready for JSON."""
+    """Return the page's data in types that JSON supports."""
     words = StringTable()
     kept = most_expensive(page.calls, MOST_CALLS)
     tiles = shallow(page.tiles, MOST_TILES)
@@ -163,13 +163,13 @@ def payload(page: Page) -> dict[str, Any]:
 
 
 def most_expensive(ops: Sequence[Op], most: int) -> list[int]:
-    """Return the positions, in run order, of the ``most`` most expensive ops; uncounted ops rank first."""
+    """Return the positions of the ``most`` most expensive ops, in run order. Ops that were not counted are treated as most expensive."""
     ranked = sorted(range(len(ops)), key=lambda i: (not ops[i].missing, -(ops[i].seconds or 0.0), -ops[i].flops))
     return sorted(ranked[:most])
 
 
 def shallow(tiles: Sequence[Tile], most: int) -> list[Tile]:
-    """Cut the tiles at a depth that leaves at most ``most`` of them, and add deeper tiles to their parents."""
+    """Return at most ``most`` tiles: keep the tiles down to some depth, and add the values of deeper tiles to their parents."""
     depths: list[int] = []
     for tile in tiles:
         depths.append(0 if tile.parent is None else depths[tile.parent] + 1)
@@ -191,7 +191,8 @@ def shallow(tiles: Sequence[Tile], most: int) -> list[Tile]:
 
 
 def thinned(states: Sequence[Moment], most: int, always: int) -> list[int]:
-    """Return the positions of about ``most`` states: the highest of each stretch of equal length, and the state ``always``."""
+    """Divide the states into about ``most`` stretches of equal length. Return the positions of the highest state in each stretch, and the
+    position ``always``."""
     stretch = -(-len(states) // most)
     starts = range(0, len(states), max(stretch, 1))
     highest = (max(range(i, min(i + stretch, len(states))), key=lambda j: states[j].total) for i in starts)
@@ -199,7 +200,8 @@ def thinned(states: Sequence[Moment], most: int, always: int) -> list[int]:
 
 
 def place_of_peak(memory: MemoryTimeline) -> int:
-    """Return the position of the state that represents the peak: the highest in the module of the peak, else the highest."""
+    """Return the position of the state to mark as the peak: the highest state in the module where memory peaked, or else the highest
+    state of all."""
     inside = [i for i, state in enumerate(memory.states) if state.path == memory.peak_at]
     return max(inside or range(len(memory.states)), key=lambda i: memory.states[i].total, default=0)
 
@@ -215,7 +217,7 @@ def _tiles(tiles: Sequence[Tile], metrics: Iterable[Metric], words: StringTable)
 
 
 def _ops(ops: Sequence[Op], words: StringTable, numbers: Sequence[int] | None = None) -> dict[str, Any]:
-    """Return the fields of :class:`Op` as columns, with texts replaced by numbers; ``n`` is the position among all calls."""
+    """Return a list for each field of :class:`Op`, with numbers in place of texts. The list ``n`` has the positions among all calls."""
     columns: dict[str, Any] = {"n": list(range(len(ops)) if numbers is None else numbers)}
     for i, name in enumerate(Op._fields):
         values = (op[i] for op in ops)
@@ -224,7 +226,7 @@ def _ops(ops: Sequence[Op], words: StringTable, numbers: Sequence[int] | None = 
 
 
 def _memory(memory: MemoryTimeline, words: StringTable) -> dict[str, Any]:
-    """Return the states in the chart, from which the page's script shows what is alive at a point."""
+    """Return the states that the chart shows. The page's script uses them to show the live memory at a point of the chart."""
     peak = place_of_peak(memory)
     places = thinned(memory.states, MOST_MOMENTS, peak)
     states = [memory.states[i] for i in places]
@@ -242,7 +244,7 @@ def _memory(memory: MemoryTimeline, words: StringTable) -> dict[str, Any]:
 
 
 def _share(ops: Sequence[Op], kept: Sequence[int]) -> dict[str, float | None]:
-    """Return the kept ops' share of all FLOPs and of all time, from 0 to 1."""
+    """Return which share of all FLOPs and which share of all time the kept ops have, from 0 to 1."""
     flops, seconds = sum(op.flops for op in ops), sum(op.seconds or 0.0 for op in ops)
     return {
         "flops": sum(ops[i].flops for i in kept) / flops if flops else None,
@@ -251,5 +253,5 @@ def _share(ops: Sequence[Op], kept: Sequence[int]) -> dict[str, float | None]:
 
 
 def _short(value: float | None) -> float | None:
-    """Round a measured number to six digits; an int stays as it is."""
+    """Round a float to six digits. Return an int or None unchanged."""
     return float(f"{value:.6g}") if isinstance(value, float) else value

@@ -1,4 +1,4 @@
-"""Tables for papers: Markdown, and LaTeX with booktabs. Each column has one unit, named in its title, and two digits."""
+"""Tables for papers, in Markdown or in LaTeX with booktabs. The numbers of a column have one unit, shown in the title, and two digits."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ READABLE: dict[str, tuple[dict[str, Any], Callable[[float, str], str]]] = {
     "B": (units.IEC, units.size),
     "delta": (units.IEC, units.size),
 }
-"""The units for each kind of column, and the function that writes a value in a unit."""
+"""For each kind of column: the units, and the function that formats a value in one of these units."""
 LONG = 36
-"""In LaTeX, a text with more characters than this is broken into lines; a path breaks at its dots."""
+"""In LaTeX, a text with more characters than this is broken into several lines. A path is broken at its dots."""
 
 
 def markdown(
     columns: Sequence[Column], rows: Sequence[Sequence[Any]], origin: str = "", notes: Sequence[str] = ()
 ) -> str:
-    """Return a GitHub Markdown table; ``notes`` are a list below it, and ``origin`` is the last line."""
+    """Return a GitHub Markdown table. Below the table, ``notes`` become a list, and ``origin`` becomes the last line."""
     sides = " | ".join("---:" if column.is_number else ":---" for column in columns)
     header, *body = (" | ".join(map(_markdown, line)) for line in _lines(columns, rows))
     table = "".join(f"| {line} |\n" for line in (header, sides, *body))
@@ -42,7 +42,7 @@ def markdown(
 
 
 def latex(columns: Sequence[Column], rows: Sequence[Sequence[Any]], origin: str = "", notes: Sequence[str] = ()) -> str:
-    """Return a ``tabular`` environment for LaTeX's package booktabs; ``origin`` and ``notes`` are comments above it."""
+    """Return a ``tabular`` environment for LaTeX's package booktabs. ``origin`` and ``notes`` become comments above the table."""
     sides = "".join("r" if column.is_number else _width(row[i] for row in rows) for i, column in enumerate(columns))
     header, *body = (" & ".join(map(_latex, line)) + r" \\" for line in _lines(columns, rows))
     lines = [
@@ -57,7 +57,7 @@ def latex(columns: Sequence[Column], rows: Sequence[Sequence[Any]], origin: str 
 
 
 def _lines(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> list[list[str]]:
-    """Return the titles, and the texts of each row's cells."""
+    """Return lines of texts: first the titles of the columns, then the cells of each row."""
     texts = []
     for i, column in enumerate(columns):
         values = [row[i] for row in rows]
@@ -75,7 +75,7 @@ def _text(column: Column, value: Any, written: Callable[[float, str], str] | Non
 
 
 def _number(text: str) -> str:
-    """Return a number without its unit; a small number that rounds to 0.00 becomes "<0.01"."""
+    """Return a number without its unit. A number that is not 0 but rounds to 0.00 becomes "<0.01"."""
     number = text.partition(" ")[0]
     return "<0.01" if number == "0.00" else number
 
@@ -87,7 +87,7 @@ def _unit(known: dict[str, Any], values: Iterable[Any]) -> str:
 
 
 def _width(texts: Iterable[str]) -> str:
-    """Return the LaTeX type of a text column; long sentences or paths are broken into lines."""
+    """Return the LaTeX type of a text column: "l", or a type with a fixed width, which breaks long texts into lines."""
     long = [text for text in texts if len(text) > LONG]
     return "l" if not long else r"p{0.15\linewidth}" if any(" " in text for text in long) else r"p{0.3\linewidth}"
 
@@ -97,7 +97,7 @@ def _markdown(text: str) -> str:
 
 
 def _latex(text: str) -> str:
-    """Escape the text for LaTeX. A leading bracket or star would be read as an argument of the previous line's ``\\\\``."""
+    """Escape the text for LaTeX. ``{}`` before a leading bracket or star stops LaTeX from reading it as an argument of the preceding ``\\\\``."""
     may_break = r"\allowbreak{}" if len(text) > LONG and " " not in text else ""
     letters = (LATEX.get(c, c) + (may_break if c == "." else "") for c in text)
     return ("{}" if text.startswith(("[", "*")) else "") + "".join(letters)

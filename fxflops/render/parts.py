@@ -1,4 +1,7 @@
-"""The parts that the cost of a model splits into: groups of modules of one kind, found by opening modules from the root."""
+"""Split a model into parts, to show where its cost is. A part is a group of modules of one kind.
+
+The split starts with the whole model as one part. Opening a part replaces it by the parts inside it.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +15,19 @@ from .fold import common_name, own_row, pattern
 from .text import SHORTEST, cells, elide, plain
 
 LARGE, NEARLY_ALL, A_PART = 50.0, 85.0, 15.0
-"""In percent. LARGE: the share of the model's cost from which a single module may be opened. NEARLY_ALL: the share of a part's
-cost from which it merely wraps a kind inside it. A_PART: the share from which its cost splits into that kind."""
+"""Minimum shares of cost in percent. LARGE: a single module with this share of the model's cost may be opened. NEARLY_ALL: if one kind of
+module inside a part has this share of the part's cost, the part is only a wrapper of this kind. A_PART: if several kinds inside a part
+have this share each, the part's cost splits between these kinds."""
 ALIKE = 2
-"""Numbered blocks are of one kind if they have the same class and none is more than this many times as large as another."""
+"""Numbered blocks of the same class are of one kind if no block is more than this many times as large as another block."""
 CONTAINERS = ("Sequential", "ModuleList", "ModuleDict")
 
 
 class Part(NamedTuple):
-    """Modules of one kind, or their work outside their children.
+    """A group of modules of one kind, or the work of such modules outside their children.
 
-    ``row`` has their class, their path with ``*`` for numbers, and their sums; ``modules`` are the modules themselves. For
-    work outside children ``modules`` is empty and ``row.cls`` is the name of the work.
+    ``modules`` are the modules. ``row`` has their class, their path with ``*`` in place of numbers, and the sums of their costs. If the part
+    is work outside children, ``modules`` is empty and ``row.cls`` is the name of the work.
     """
 
     row: TreeRow
@@ -31,11 +35,11 @@ class Part(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The path, the class and the number: ``blocks.*.mlp  Mlp (x12)``."""
+        """The path, the class and the number of modules, e.g. ``blocks.*.mlp  Mlp (x12)``."""
         return self.within(None)
 
     def within(self, room: int | None) -> str:
-        """Return the label with its path shortened to fit into ``room`` cells, but to no less than :data:`SHORTEST`."""
+        """Return the label with at most ``room`` cells. The path is shortened if needed, but to no fewer cells than :data:`SHORTEST`."""
         count, path = len(self.modules), plain(self.row.path)
         said = plain(self.row.cls) + (f" (x{count})" if count > 1 else "")
         if room is not None:
@@ -44,15 +48,16 @@ class Part(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """A key shared by modules that do the same: their class, unless it is just a container."""
+        """A key that is equal for parts that do the same: the class of the modules, or the label if the class is only a container."""
         return self.row.cls if self.modules and self.row.cls not in CONTAINERS else self.label
 
 
 def parts_of(root: TreeRow) -> list[Part]:
-    """Return the parts of a model, in any order; [] if it has no submodules.
+    """Return the parts of a model, in any order; [] if the model has no submodules.
 
-    A part is opened if it only wraps another or lists blocks. A large or repeated part is also opened if its cost splits
-    between modules of several classes; so an MLP of linear layers stays one part. Cost is FLOPs, or time if nothing is counted.
+    A part is opened if it is only a wrapper of another part, or a list of blocks. A large or repeated part is also opened if its cost splits
+    between modules of several classes. For example, an MLP of linear layers stays one part. Cost means FLOPs, or time if nothing was
+    counted.
     """
     by_time, parts = not root.flops, []
     whole = Part(root, (root,))
@@ -68,15 +73,15 @@ def parts_of(root: TreeRow) -> list[Part]:
 
 
 def _inside(part: Part) -> Iterator[Part]:
-    """Yield the kinds of modules in a part, then its own work."""
+    """Yield a part for each kind of child modules in a part, then a part for the work outside the children."""
     kinds: dict[tuple[str, str, int], list[TreeRow]] = {}
     names_like: dict[
         str, set[str]
-    ] = {}  # the names of all children by pattern, including children that were not called
+    ] = {}  # for each pattern: the names of all children, including children that were not called
     for module in part.modules:
         latest: dict[tuple[str, str], tuple[int, TreeRow]] = {}
         for child in module.children:
-            if not child.cls:  # work outside the model: a number in its name is a number of calls, not an index
+            if not child.cls:  # work outside the model: a number in its name counts calls and is not an index
                 kinds.setdefault((child.name, "", 0), []).append(child)
                 continue
             name = pattern(child.name)
@@ -101,7 +106,8 @@ def _inside(part: Part) -> Iterator[Part]:
 
 
 def _are_alike(a: TreeRow, b: TreeRow) -> bool:
-    """Return True for modules of equal size; numbered blocks may differ, as the first often has an extra layer."""
+    """Return whether two modules have the same size. Numbered blocks may differ by the factor ALIKE, because the first block often has an
+    extra layer."""
     factor = ALIKE if a.children and b.children and a.name[-1:].isdecimal() else 1
     sizes = [(a.params or 0, b.params or 0), (a.flops, b.flops)]
     return all(max(pair) <= factor * min(pair) for pair in sizes)

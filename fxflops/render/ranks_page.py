@@ -1,4 +1,4 @@
-"""The ranks of a job as an HTML page without a script: how they differ, and a bar for each."""
+"""The ranks of a job as an HTML page without a script. The page shows how the ranks differ, with a bar for each rank."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from .palette import CATEGORIES, GREY, GROUPS
 from .text import escaped
 
 MOST_BARS = 24
-"""The maximum number of ranks in a chart; with more ranks, those with the largest values are drawn."""
+"""The maximum number of ranks in a chart. If a job has more ranks, the ranks with the largest values are drawn."""
 MOST_ROWS = 1_000
 ALIKE = 1.005
-"""A quantity counts as equal on all ranks if its largest value is at most this many times the mean."""
+"""If the largest value of a quantity is at most this many times the mean over all ranks, the ranks are called equal."""
 WORK, HELD, SENT, TIME = "FLOPs", "Peak memory", "Bytes sent", "Time"
 
 
 class RankFigures(NamedTuple):
-    """A rank, or ``ranks`` equal ranks: FLOPs, seconds, bytes at the peak by category, and bytes sent by group. Unknown values
-    are None; an unknown ``memory`` is empty."""
+    """The numbers of a rank, or of ``ranks`` equal ranks. ``memory`` has the bytes at the peak by category; it is empty if unknown. ``sent``
+    has the bytes sent by process group. Other unknown values are None."""
 
     name: str
     ranks: int
@@ -34,8 +34,11 @@ class RankFigures(NamedTuple):
 
 
 class Amounts(NamedTuple):
-    """A quantity of every rank by its parts, and the function that formats it. ``most`` describes the rank with the largest
-    value; ``each`` precedes the value if it is the same on all ranks, e.g. "each computes"."""
+    """A quantity, with the function ``show`` that formats its values. ``parts`` has a dict for each rank, with the parts of its value.
+
+    ``most`` are the words for the rank with the largest value, e.g. "slowest". ``each`` are the words before a value that is the same on
+    all ranks, e.g. "each computes".
+    """
 
     parts: Sequence[Mapping[str, float]]
     show: Callable[[float], str]
@@ -48,7 +51,7 @@ class Amounts(NamedTuple):
 
 
 def amounts(ranks: Sequence[RankFigures]) -> dict[str, Amounts]:
-    """Return the quantities that are known for all ranks, by heading."""
+    """Return the quantities that are known for all ranks. The keys are the headings of their charts."""
     found: dict[str, Amounts] = {}
     if all(rank.seconds is not None for rank in ranks):
         found[TIME] = Amounts([{"": rank.seconds or 0.0} for rank in ranks], units.seconds, "slowest", "each takes")
@@ -63,8 +66,11 @@ def amounts(ranks: Sequence[RankFigures]) -> dict[str, Amounts]:
 
 
 def conclusion(ranks: Sequence[RankFigures], repeated: str = "") -> str:
-    """Return ``slowest: rank 1, 2.00 s, 1.33x the mean; each computes 1.60 k FLOPs; ...; repeated: mlp 400``: for each quantity
-    the rank with the largest value, or the value that all have; for the bytes sent, also the group with most bytes."""
+    """Return ``slowest: rank 1, 2.00 s, 1.33x the mean; each computes 1.60 kFLOPs; ...; repeated: mlp 400``.
+
+    For each quantity, this is the rank with the largest value, or the value if all ranks have the same. For the bytes sent, it is also
+    the process group that sends most.
+    """
     found = amounts(ranks)
     clauses = [_clause(ranks, each) for each in found.values()]
     if SENT in found:
@@ -73,7 +79,7 @@ def conclusion(ranks: Sequence[RankFigures], repeated: str = "") -> str:
             largest = max(groups, key=groups.__getitem__)
             clauses[-1] += f", {100 * groups[largest] / (sum(groups.values()) or 1):.0f}% of it in {largest}"
     else:
-        clauses.append("the bytes sent are not known")
+        clauses.append("the bytes sent are unknown")
     return "; ".join([*clauses, *([f"repeated: {repeated}"] if repeated else [])])
 
 
@@ -87,8 +93,8 @@ def ranks_page(
     complete: bool,
     origin: str,
 ) -> str:
-    """Return the page. ``about`` describes the job, ``repeated`` the work that several ranks duplicate; the ``tables`` follow the
-    charts under their headings, and ``origin`` is the provenance of everything."""
+    """Return the page. ``about`` describes the job. ``repeated`` describes the work that several ranks do in duplicate. ``tables`` maps
+    headings to the tables that follow the charts. ``origin`` is the provenance of all numbers."""
     badge, said = ("good", "complete") if complete else ("bad", "INCOMPLETE: lower bounds")
     found = amounts(ranks)
     return document(
@@ -127,7 +133,7 @@ def _clause(ranks: Sequence[RankFigures], amount: Amounts) -> str:
 
 
 def _by_part(ranks: Sequence[RankFigures], amount: Amounts) -> dict[str, float]:
-    """Return the sum of each part over all ranks."""
+    """Return the sum over all ranks for each part of a quantity."""
     sums: dict[str, float] = {}
     for rank, parts in zip(ranks, amount.parts, strict=True):
         for name, value in parts.items():
@@ -136,7 +142,8 @@ def _by_part(ranks: Sequence[RankFigures], amount: Amounts) -> dict[str, float]:
 
 
 def _cards(ranks: Sequence[RankFigures], found: Mapping[str, Amounts]) -> Iterable[Card]:
-    """Yield the number of ranks, and for each quantity the largest value with the mean, or with the sum."""
+    """Yield a card with the number of ranks, and a card for each quantity. It shows the sum or the mean over all ranks, and the largest
+    value."""
     count = sum(rank.ranks for rank in ranks)
     kinds = "all equal" if len(ranks) == 1 else f"{len(ranks)} kinds" if len(ranks) < count else ""
     yield Card("Ranks", f"{count:,}", "", kinds)
@@ -150,7 +157,7 @@ def _cards(ranks: Sequence[RankFigures], found: Mapping[str, Amounts]) -> Iterab
 
 
 def _chart(heading: str, ranks: Sequence[RankFigures], amount: Amounts) -> str:
-    """Return a section with a bar for each rank, coloured by part, and a legend of the parts."""
+    """Return a section with a bar for each rank and a legend. Each part of a bar has its own colour."""
     totals = amount.totals
     largest = sorted(range(len(ranks)), key=lambda i: -totals[i])[:MOST_BARS]
     sums = _by_part(ranks, amount)
@@ -167,7 +174,7 @@ def _chart(heading: str, ranks: Sequence[RankFigures], amount: Amounts) -> str:
         if name and sums[name]
     )
     more = (
-        f'<p class="note">{MOST_BARS} of {len(ranks)}: those with the largest values.</p>'
+        f'<p class="note">{MOST_BARS} of {len(ranks)} ranks are shown, those with the largest values.</p>'
         if len(ranks) > MOST_BARS
         else ""
     )

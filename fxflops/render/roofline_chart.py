@@ -1,4 +1,4 @@
-"""A chart of the calls under a device's roofline, and a description of their bounds."""
+"""A chart of the calls under a device's roofline, and a sentence about the minimum times of the calls."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .text import escaped
 MOST_DOTS, MOST_NAMES = 300, 5
 MOST_LETTERS = 36
 NARROW = 640
-"""The plot width in pixels for which names are placed without overlap, as on paper."""
+"""Names are placed so that they do not overlap if the plot has this width in pixels, e.g. on paper."""
 MARKS = {"circle": "●", "square": "■", "diamond": "◆"}
 
 
 class Dot(NamedTuple):
-    """A call and its position in percent of the plot: ``x`` is its arithmetic intensity (FLOP/byte), ``y`` its FLOP/s."""
+    """A call and its position in percent of the plot. ``x`` shows the call's arithmetic intensity (FLOP/byte), ``y`` its FLOP/s."""
 
     op: Op
     seconds: float
@@ -40,10 +40,10 @@ class _Axes(NamedTuple):
 
 
 def roofline_chart(data: RooflineData, calls: Sequence[Op], about: str, phase: str | None = None) -> tuple[Chart, int]:
-    """Return a chart of the calls as dots (FLOP/s by FLOP/byte) below the device's ceilings, with the most expensive ones named;
-    and the number of calls omitted because there are too many.
+    """Return a chart of the calls below the device's ceilings, and the number of calls that were omitted because there are too many.
 
-    With a ``phase``, only that phase is visible; a script can show the others.
+    Each call is a dot at its FLOP/byte and its FLOP/s. The most expensive calls have their names beside the dots. With a ``phase``, only
+    the calls of this phase are visible; a script can show the other phases.
     """
     timed = [(op, took) for op in calls if op.work and op.bytes and (took := _seconds(op, data))]
     left_out = max(len(timed) - MOST_DOTS, 0)
@@ -86,8 +86,10 @@ def roofline_chart(data: RooflineData, calls: Sequence[Op], about: str, phase: s
 
 
 def bounds_in_words(data: RooflineData, phase: str | None = None) -> str:
-    """Return a description of the minimum time of a phase's calls by limiting ceiling, and how near they came to it; None means
-    all phases."""
+    """Return sentences about the minimum time of a phase's calls, by limiting ceiling, and about the time that the calls really took.
+
+    If ``phase`` is None, the sentences are about all phases.
+    """
     by_kind: dict[str, float] = {}
     took = 0.0
     for name, kinds in data.bounds.items():
@@ -99,10 +101,10 @@ def bounds_in_words(data: RooflineData, phase: str | None = None) -> str:
     parts = [
         f"{kind} {units.seconds(bound)} ({100 * bound / least:.1f}%)" for kind, bound in by_kind.items() if bound > 0
     ]
-    where = f"On {data.device['device']} ({data.device['source']})" if "source" in data.device else "There"
+    where = f"On {data.device['device']} ({data.device['source']})" if "source" in data.device else "On the device"
     said = f"{where} the calls take at least {units.seconds(least)}{': ' if parts else ''}{', '.join(parts)}."
     if not took:
-        return f"{said} Not measured: a prediction."
+        return f"{said} This is a prediction, not a measurement."
     return f"{said} They took {units.seconds(took)}: {100 * least / took:.1f}% efficient."
 
 
@@ -123,7 +125,7 @@ def _axes(data: RooflineData, timed: Sequence[tuple[Op, float]]) -> _Axes:
 
 
 def _ceilings(data: RooflineData, axes: _Axes) -> Iterator[str]:
-    """Yield the peaks as horizontal lines and the bandwidths as slopes; cache bandwidths are dotted."""
+    """Yield the ceilings: horizontal lines for the peak FLOP/s, and slopes for the bandwidths. The slopes of caches are dotted."""
     bandwidth = float(data.device["bandwidth"])
     for dtype, peak in data.peaks.items():
         y = 100 - axes.up.place(peak)
@@ -151,7 +153,7 @@ def _flow(data: RooflineData) -> str:
 
 
 def _dot(dot: Dot, longest: float) -> str:
-    """Return a dot whose area grows with the call's time; its shape shows the ceiling that bounds the call."""
+    """Return the dot of a call. The dot's area grows with the call's time. Its shape shows which ceiling limits the call."""
     op, radius = dot.op, 2.5 + 8 * math.sqrt(dot.seconds / longest)
     title = f"<title>{escaped_lines(_about(dot))}</title>"
     x, y, kind = percent(dot.x), percent(dot.y), f'class="dot by-{op.binds}"'
@@ -178,14 +180,15 @@ def _about(dot: Dot) -> list[str]:
 
 
 def escaped_lines(lines: Sequence[str]) -> str:
-    """Return the lines, each escaped, joined by line breaks."""
+    """Escape each line, and join the lines with line breaks."""
     return "\n".join(map(escaped, lines))
 
 
 def _names(dots: Sequence[Dot], height: int, free_of: tuple[float, float, float]) -> Iterator[str]:
-    """Yield the names of the most expensive calls, one per kind of module, placed where there is room and few dots are covered.
+    """Yield labels with the names of the most expensive calls, one for each kind of module.
 
-    ``free_of`` is the area of an existing text, in pixels: its left end, right end, and y position.
+    A label is placed where it overlaps no other text and covers few dots. ``free_of`` is the area of an existing text, in pixels: its left
+    end, its right end, and its y position.
     """
     places = [(dot.x * NARROW / 100, dot.y * height / 100) for dot in dots]
     taken = [free_of]
@@ -217,7 +220,7 @@ def _names(dots: Sequence[Dot], height: int, free_of: tuple[float, float, float]
 
 
 def _end(path: str) -> str:
-    """Return a path, or the last part of a long path."""
+    """Return a path. If the path is long, return only its last part, after "…"."""
     parts = path.split(".")
     while len(parts) > 1 and len(".".join(parts)) > MOST_LETTERS:
         parts.pop(0)

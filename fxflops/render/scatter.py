@@ -17,9 +17,10 @@ LINE = 13
 def scatter_chart(
     points: Mapping[str, Sequence[float]], x: Column, y: Column, about: str = "", doubtful: Collection[str] = ()
 ) -> Chart:
-    """Return a chart with a named point for each entry of ``points``, which has the values of the columns ``x`` and ``y``.
+    """Return a chart with a named point for each entry of ``points``. An entry has the values for the columns ``x`` and ``y``.
 
-    ``about`` is appended to the title. Points named in ``doubtful`` are hollow, and the legend says that their times are unsteady.
+    ``about`` is appended to the title. Points whose names are in ``doubtful`` are drawn hollow, and the legend says that their times are
+    unsteady.
     """
     flat = Axis.around([point[0] for point in points.values()], x.kind == "B")
     up = Axis.around([point[1] for point in points.values()], y.kind == "B")
@@ -32,7 +33,9 @@ def scatter_chart(
         *(_dot(*place, name in doubtful) for name, place in dots.items()),
         *_names(dots, chart),
         label(50, 100, x.header, dy=36),
-        *([] if chart.legend else [label(0, 0, y.header, "end", dx=-8, dy=-12)]),  # it would cover the legend
+        *(
+            [] if chart.legend else [label(0, 0, y.header, "end", dx=-8, dy=-12)]
+        ),  # with a legend, this label would cover the legend
     ]
     return chart._replace(body="".join(body))
 
@@ -43,7 +46,7 @@ def _dot(x: float, y: float, is_hollow: bool) -> str:
 
 
 def _names(dots: Mapping[str, tuple[float, float]], chart: Chart) -> Iterator[str]:
-    """Yield the name of each dot beside it, on a side without overlap with other dots or names if possible."""
+    """Yield a label with the name of each dot. If possible, the label is on a side of the dot where it overlaps no other dot or name."""
     places = {name: (x * chart.width / 100, y * chart.height / 100) for name, (x, y) in dots.items()}
     boxes = [(x - 6, x + 6, y) for x, y in places.values()]
     for name, (x, y) in places.items():
@@ -61,5 +64,5 @@ def _meet(one: tuple[float, float, float], other: tuple[float, float, float]) ->
 
 
 def _shown(column: Column, value: float) -> str:
-    """Return a tick's value with its unit."""
+    """Return the value of a tick as text with its unit."""
     return without_zeros(column.show(value, "auto")) if value else "0"

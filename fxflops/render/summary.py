@@ -1,4 +1,4 @@
-"""The one-screen summary: counts, parameters, time, memory, the most expensive modules, and last the missing ops."""
+"""The one-screen summary: counts, parameters, time, memory, the most expensive modules, and finally the ops that were not counted."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ UNSTEADY = "unsteady, as on a busy machine: measure again"
 
 
 class Fact(NamedTuple):
-    """One line: a label, its number, and the details beside it."""
+    """A line of the summary: a label, a number, and the details beside the number."""
 
     label: str
     value: str
@@ -42,7 +42,7 @@ class Fact(NamedTuple):
 
 
 def summary(data: Summary, *, width: int | None = None, color: bool = False) -> str:
-    """Return the summary as text, wrapped to ``width`` cells; by default the terminal's."""
+    """Return the summary as text, wrapped to ``width`` cells; by default to the terminal's width."""
     limit = terminal_width() if width is None else width
     head = [plain(data.title), *([f"input {plain(data.inputs)}"] if data.inputs else []), plain(data.setting)]
     lines = flow(paint(head[0], "bold", color), head[1:], "   ", limit, indent=4)
@@ -69,7 +69,7 @@ def summary(data: Summary, *, width: int | None = None, color: bool = False) -> 
 
 
 def notes(data: Summary) -> list[str]:
-    """Return everything that the summary says besides its table of costs, one item per line."""
+    """Return all lines of the summary except its table of costs, without line wrapping."""
     head = [plain(data.title), *([f"input {plain(data.inputs)}"] if data.inputs else []), plain(data.setting)]
     said = conclusion(data, data.utilization)
     shares = [f"{label}: {' · '.join(values)}" for label, values in operator_shares(data)]
@@ -91,7 +91,7 @@ def _fact_lines(found: Sequence[Fact], limit: int | None, color: bool) -> list[s
 
 
 def facts(data: Summary) -> list[Fact]:
-    """Return the lines of the summary that show one number each; a number that was not measured has no line."""
+    """Return the lines of the summary that show one number each. Numbers that were not measured have no line."""
     found = _counts(data)
     if data.backward_flops is not None:
         found.append(_training(data, data.backward_flops))
@@ -100,7 +100,7 @@ def facts(data: Summary) -> list[Fact]:
             Fact(
                 "gradient",
                 units.count(data.gradient_flops),
-                [f"of the forward's {data.unit}: derivatives computed inside it"],
+                [f"of the forward's {data.unit} are for derivatives that the forward computes itself"],
             )
         )
     if data.optimizer_flops is not None:
@@ -135,9 +135,9 @@ def facts(data: Summary) -> list[Fact]:
 
 
 def flow(start: str, parts: Sequence[str], separator: str, limit: int | None, indent: int) -> list[str]:
-    """Join ``start`` and the parts into lines of at most ``limit`` cells; later lines are indented.
+    """Join ``start`` and the parts into lines of at most ``limit`` cells. All lines but the first are indented by ``indent`` blanks.
 
-    A part that is too long for one line is broken only before " + ".
+    If a part is too long for one line, it is broken only before " + ".
     """
     lines, empty = [start], cells(start) >= indent and start.endswith(" ")
     for part in parts:
@@ -161,12 +161,12 @@ def _wrapped(clause: str, limit: int) -> list[str]:
 
 
 def remark_lines(data: Summary) -> list[str]:
-    """Return at most :data:`MOST_MISSING` remarks on calls or on the block, without duplicates."""
+    """Return the first :data:`MOST_MISSING` remarks on calls or on the profiled block, without duplicates."""
     return [plain(line) for line in dict.fromkeys(data.remarks)][:MOST_MISSING]
 
 
 def missing_lines(missing: Sequence[Missing]) -> list[str]:
-    """Return lines for the first :data:`MOST_MISSING` ops that are not counted, and one line for the rest."""
+    """Return the lines for the first :data:`MOST_MISSING` ops that were not counted, and one line for all other such ops."""
     lines = []
     for item in missing[:MOST_MISSING]:
         where = f" in {plain(item.path)}" if item.path else ""
@@ -185,7 +185,10 @@ def paste_where(data: Summary) -> str:
 
 
 def _counts(data: Summary) -> list[Fact]:
-    """Return the lines for MACs and for FLOPs (or the unit that the convention counts): readable, and exact for papers."""
+    """Return the lines for MACs and for FLOPs, or for another unit if the convention counts another unit.
+
+    Each number is shown in a readable form, and exactly, as for a paper.
+    """
     counted = f"{'complete' if data.complete else 'INCOMPLETE'}: {data.counted_calls:,} of {data.calls:,} calls"
     if data.missing and not data.counted_calls:
         return [Fact("FLOPs", "unknown", [counted])]
@@ -207,7 +210,7 @@ def _counts(data: Summary) -> list[Fact]:
 
 
 def _exact(number: int, bound: str = "") -> list[str]:
-    """Return the number with all its digits, unless its readable form already shows them."""
+    """Return [the number with all its digits]; [] if the readable form of the number already shows all digits."""
     return [f"{bound}{number:,}"] if " " in units.count(number) else []
 
 
@@ -224,7 +227,8 @@ def _params(params: Params, active: float | None) -> Fact:
 
 
 def _with_optimizer(data: Summary, optimizer: int) -> Fact:
-    """Return the line for the whole step: the sum of all phases, the optimizer's included; without a backward pass the optimizer's alone."""
+    """Return the line with the FLOPs of the whole training step, including the optimizer. Without a backward pass, return the line with
+    the FLOPs of the optimizer."""
     if data.backward_flops is None:
         return Fact("opt step", units.count(optimizer), [f"{data.unit} of the optimizer"])
     whole = data.root.flops + data.backward_flops + (data.recompute_flops or 0) + optimizer
@@ -244,7 +248,7 @@ def _training(data: Summary, backward: int) -> Fact:
 
 
 def _sent(rows: Sequence[Collective]) -> Fact:
-    """Return the line for the bytes that this process sends, by collective and group."""
+    """Return the line with the bytes that this process sends, for each collective and process group."""
     known = [row.sent for row in rows if row.sent is not None]
     bound = ">= " if len(known) < len(rows) else ""
     details = [
@@ -256,9 +260,9 @@ def _sent(rows: Sequence[Collective]) -> Fact:
 
 
 def _latency(label: str, latency: Timing | None, nodes: float | None, flops: int, on_accelerator: bool) -> Fact:
-    """Return the line for the model's own forward or backward time, with the sum of the nodes' times and the FLOP/s.
+    """Return the line with the latency of the model's forward or backward, the sum of its nodes' times, and the FLOP/s.
 
-    On an accelerator, that sum is the device's work; if the latency is longer, the device waits for the host.
+    On an accelerator, the nodes' times are the device's work. If the latency is longer than their sum, the device waits for the host.
     """
     median, details = (None, []) if latency is None else (latency.median, [_repeats(latency)])
     if nodes is not None:
@@ -271,7 +275,7 @@ def _latency(label: str, latency: Timing | None, nodes: float | None, flops: int
 
 
 def _compiled(compiled: CompiledRun) -> list[Fact]:
-    """Return the lines for the compiled model: its time, graph breaks, recompilations with reasons, and modules without gain."""
+    """Return the lines about the compiled model: its time, graph breaks, recompilations with their reasons, and modules without a gain."""
     run = compiled.run
     if run.latency is None:
         return [Fact("compiled", "no", [f"not timed: {plain(run.missing)}"])]
@@ -300,7 +304,7 @@ def _compiled(compiled: CompiledRun) -> list[Fact]:
 def _block(
     steps: Mapping[str, StepTime], instruments: float | None, device: float | None, workers: Sequence[int]
 ) -> list[Fact]:
-    """Return the lines for a profiled block: where its time went, how long the device worked, and how long the steps took."""
+    """Return the lines about a profiled block: the parts of its time, the time that the device worked, and the time of a step."""
     whole = StepTime._make(map(sum, zip(*steps.values(), strict=True)))
     parts = {"forward": whole.forward, "backward": whole.backward, "optimizer": whole.optimizer}
     details = [
@@ -316,7 +320,7 @@ def _block(
         said = [f"busy for {device / whole.seconds:.0%} of the block"]
         if device < WORKING * whole.seconds:
             said.append(
-                'otherwise it waits for the host, which profiling slows: detail="steps" times the loop as it is'
+                'otherwise it waits for the host, which profiling slows down; detail="steps" times the loop at full speed'
             )
         facts.append(Fact("device", units.seconds(device), said))
     timed = [time for name, time in steps.items() if name != OUTSIDE and time.seconds]
@@ -332,9 +336,9 @@ def _block(
 
 
 def _code(lines: Sequence[CodeLine]) -> Fact:
-    """Return the line for where the host's time went in the user's code."""
+    """Return the line with the slowest lines of the user's code, by host time."""
     if not lines:
-        return Fact("code", "-", ["too short for a sample of the lines (one per millisecond)"])
+        return Fact("code", "-", ["too short to sample lines of code (one sample per millisecond)"])
     whole = sum(line.seconds for line in lines)
     details = [
         f"{PurePath(line.place).name}{f' {line.function}()' * line.function.isidentifier()} {units.seconds(line.seconds)} ({line.seconds / whole:.0%})"
@@ -348,6 +352,6 @@ def _repeats(of: Timing) -> str:
 
 
 def _spread(median: float, low: float, high: float) -> str:
-    """Return the lowest and the highest seconds, in the unit of the median."""
+    """Return the lowest and the highest time as text, both in the unit of the median, which is left out."""
     unit = units.seconds(median).split()[-1]
     return f"{units.seconds(low, unit).split()[0]}-{units.seconds(high, unit).split()[0]}"

@@ -1,4 +1,4 @@
-"""Tables as text: rows are filtered, sorted, fitted to the width, and printed with tabulate."""
+"""Tables as text: filter and sort the rows, fit them to the terminal's width, and format them with tabulate."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from .columns import Column, check_number, check_units, find, pick
 from .text import cells, elide, terminal_width, wrapped
 
 READABLE, NARROWEST = 20, 12
-"""The minimum number of cells that a shortened text keeps: while a column can be dropped instead, and after that."""
+"""Texts are not shortened below READABLE cells if a column can be dropped instead, and never below NARROWEST cells."""
 MARKUP = ("html", "latex", "tsv", "wiki", "textile", "youtrack", "jira", "moin", "asciidoc")
 EXPLAINED = {
-    NO_OPERATION: "time outside all operations, e.g. of an input, an index into a tuple, or a shape query",
-    HOST: "time between the operations, in Python and in torch on the way to a kernel and back",
+    NO_OPERATION: "time outside all operations, e.g. for an input, an index into a tuple, or a shape query",
+    HOST: "time between the operations, in Python and in torch before and after a kernel",
 }
 
 
 class Printed(NamedTuple):
-    """A column as printed: its title and its cells."""
+    """A column as it is printed: its title and the text of each cell."""
 
     column: Column
     title: str
@@ -46,18 +46,19 @@ def grid(
     elidable: Sequence[str] = (),
     expendable: Sequence[str] = (),
 ) -> str:
-    """Return a table as text, one line for each row.
+    """Return a table as text, with one line for each row.
 
     Args:
         known: the columns of the rows.
-        sort_by: a column, by its header or key ("time" for ``time(ms)``); numbers descending, text ascending.
-        top: the number of rows to show; a footer gives their share of each column in ``shares`` (not in markup).
+        sort_by: the header or key of the column to sort by, e.g. "time" for ``time(ms)``. Numbers are sorted in descending order, text in
+            ascending order.
+        top: the number of rows to show. Except in markup, a footer shows which share of each column in ``shares`` these rows have.
         columns: the columns to show, in this order.
-        where: conditions by column: the value that a row must have there to be shown, or a function that tests the value.
-        units: None for raw numbers, "auto" for readable numbers, or one unit ("G", "MiB", "ms") for the columns it fits.
+        where: conditions for the rows to show. For each column, a condition is the required value or a function that tests the value.
+        units: None for raw numbers, "auto" for readable numbers, or one unit ("G", "MiB", "ms") for the columns that this unit fits.
         tablefmt: a format of tabulate.
-        width: cells in a line; by default the terminal's. If the table is wider, the texts of ``elidable`` columns are
-            shortened, in this order; then ``expendable`` columns are dropped, and a line below the table names them.
+        width: the number of cells in a line; by default the terminal's width. If the table is wider, the texts of ``elidable`` columns are
+            shortened, in this order. Then ``expendable`` columns are dropped, and a line below the table names the dropped columns.
     """
     check_units(units)
     check_number("top", top, least=1)
@@ -83,7 +84,7 @@ def grid(
 
 
 def explained(rows: Iterable[Sequence[Any]]) -> list[str]:
-    """Return the notes below a table that explain special words in its rows."""
+    """Return the notes below a table. They explain special words in the table's rows, e.g. "(host)"."""
     words = {word for row in rows for word in row if isinstance(word, str)}
     return [f"{word}: {said}" for word, said in EXPLAINED.items() if word in words]
 
@@ -91,11 +92,11 @@ def explained(rows: Iterable[Sequence[Any]]) -> list[str]:
 result_table = partial(
     grid, tablefmt="rst", noun="nodes", shares=("time(ms)", "flops"), elidable=("op_target", "node_name")
 )
-"""The table of nodes in torch_flops' columns."""
+"""A function that returns the table of nodes with the columns of torch_flops."""
 
 
 def ordered(columns: Sequence[Column], rows: Sequence[Sequence[Any]], by: str | None) -> list[Sequence[Any]]:
-    """Sort the rows by a column: numbers descending, then text ascending, then None; the sort is stable.
+    """Sort the rows by a column: first numbers in descending order, then text in ascending order, then None. The sort is stable.
 
     Raises InputError for a column of numbers without any values.
     """
@@ -103,7 +104,7 @@ def ordered(columns: Sequence[Column], rows: Sequence[Sequence[Any]], by: str | 
         return list(rows)
     position = find(columns, by)
     if rows and columns[position].is_number and all(row[position] is None for row in rows):
-        raise InputError(f"cannot sort by {by!r}: it was not measured")
+        raise InputError(f"cannot sort by {by!r}: this column was not measured")
     return sorted(rows, key=lambda row: _rank(row[position]))
 
 
@@ -117,7 +118,7 @@ def _footer(
     shares: Sequence[str],
     units: str | None,
 ) -> str:
-    """Return a line about the part that is shown: ``top 4 of 221 nodes: 61.2% of time(ms)``."""
+    """Return a line about the rows that are shown, e.g. ``top 4 of 221 nodes: 61.2% of time(ms)``."""
     cut = "" if len(chosen) == len(kept) else "first " if sort_by is None else "top "
     is_all = len(kept) in (len(rows), len(chosen))
     whole = f"{len(rows)} {noun}" if is_all else f"{len(kept)} matching, {len(rows)} {noun} in all"
@@ -133,7 +134,7 @@ def _footer(
 
 
 def _holds(wanted: Any, value: Any) -> bool:
-    """Return True if a cell passes its test. A cell without a number fails a comparison with a number."""
+    """Return whether a cell has the wanted value or passes the wanted test. A cell without a number fails a comparison with a number."""
     try:
         return bool(wanted(value) if callable(wanted) else value == wanted)
     except TypeError:
@@ -151,7 +152,7 @@ def _rank(value: Any) -> tuple[int, Any]:
 def _fitted(
     shown: Sequence[Printed], tablefmt: str, limit: int | None, elidable: Sequence[str], expendable: Sequence[str]
 ) -> tuple[str, list[str]]:
-    """Return the table as text that fits the limit, and the headers of the dropped columns."""
+    """Return the table as text with lines of at most ``limit`` cells, and the headers of the dropped columns."""
     if limit is None:
         return _tabulated(shown, tablefmt), []
     spared = [key for key in expendable if any(each.column.key == key for each in shown)]
@@ -164,7 +165,7 @@ def _fitted(
 
 
 def _cut(shown: list[Printed], tablefmt: str, limit: int, elidable: Sequence[str], least: int) -> str:
-    """Return the table with the texts of ``elidable`` columns shortened, one column after the other, until it fits."""
+    """Return the table as text. Shorten the texts of ``elidable`` columns, one column after the other, until the table fits."""
     text = _tabulated(shown, tablefmt)
     for key in elidable:
         excess = _excess(text, limit)
@@ -184,12 +185,12 @@ def _tabulated(shown: Sequence[Printed], tablefmt: str) -> str:
     from tabulate import tabulate, tabulate_formats
 
     if tablefmt not in tabulate_formats:
-        raise InputError(f"unknown tablefmt {tablefmt!r}: one of {', '.join(tabulate_formats)}")
+        raise InputError(f"unknown tablefmt {tablefmt!r}; expected one of {', '.join(tabulate_formats)}")
     columns = [each.texts for each in shown]
     if tablefmt in ("github", "pipe"):
         columns = [[text.replace("|", r"\|") for text in texts] for texts in columns]
     body = list(zip(*columns, strict=True))
     sides = ["right" if each.column.is_number else "left" for each in shown]
     titles = [each.title for each in shown]
-    # Cells are text already; without number parsing, a module named "0" stays a name.
+    # Cells are already text. With number parsing, tabulate would treat a module named "0" as a number.
     return tabulate(body, titles, tablefmt=tablefmt, disable_numparse=True, colalign=sides if body else None)

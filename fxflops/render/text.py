@@ -1,4 +1,4 @@
-"""Text in a terminal: its width in cells, padding, eliding, bars and colour."""
+"""Text in a terminal: measure its width in cells, pad it, shorten it, colour it, and draw bars."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ ANSI = re.compile(r"\x1b\[[0-9;]*m")
 STYLES = {"bold": "1", "dim": "2", "red": "1;31", "cyan": "36"}
 EIGHTHS = " ▏▎▍▌▋▊▉"
 ASCII = str.maketrans("·…─│├└█▉▊▋▌▍▎▏", "|~-||`########")
-"""Replaces non-ASCII characters of our texts by similar ASCII characters of the same width."""
+"""The ASCII character that replaces each non-ASCII character of our texts. Both look similar and have the same width."""
 SHORTEST = 8
-"""The minimum number of cells that a shortened name or class keeps."""
+"""A name or class is never shortened to fewer cells than this."""
 
 
 def plain(text: str) -> str:
@@ -27,7 +27,7 @@ def plain(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Return the text; if stdout cannot encode it, so that printing would raise, in ASCII with "?" for unknown characters."""
+    """Return the text, unless stdout cannot encode it and printing would raise: then return it in ASCII, with "?" for other characters."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf8"
     try:
         text.encode(encoding)
@@ -37,7 +37,7 @@ def printable(text: str) -> str:
 
 
 def place(path: str) -> str:
-    """Return a module's path on one line; a number alone, as in a Sequential, is ``module 0``."""
+    """Return a module's path on one line. A path that is only a number, as in a Sequential, becomes ``module 0``."""
     return f"module {path}" if path.isdecimal() else plain(path)
 
 
@@ -47,7 +47,7 @@ def escaped(text: str) -> str:
 
 
 def cells(text: str) -> int:
-    """Return the number of terminal cells that the text occupies; a wide character takes two, a colour code none."""
+    """Return the number of terminal cells that the text occupies. A wide character takes two cells, a colour code takes no cell."""
     if text.isascii() and "\x1b" not in text:
         return len(text)
     letters = (c for c in ANSI.sub("", text) if not unicodedata.combining(c))
@@ -55,7 +55,7 @@ def cells(text: str) -> int:
 
 
 def pad(text: str, width: int, right: bool = False) -> str:
-    """Pad the text to ``width`` cells; ``right`` makes it right-aligned."""
+    """Pad the text to ``width`` cells. With ``right``, align the text on the right."""
     blanks = " " * (width - cells(text))
     return blanks + text if right else text + blanks
 
@@ -71,32 +71,34 @@ def elide(text: str, width: int) -> str:
 
 
 def align(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
-    """Return one line for each row; columns are padded to their widest cell and separated by two blanks."""
+    """Return one line for each row. Each column is padded to its widest text, and two blanks separate the columns."""
     widths = [max(map(cells, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(pad, row, widths, right)).rstrip() for row in rows]
 
 
 def wrapped(line: str, width: int | None, indent: int) -> str:
-    """Wrap the line to ``width`` cells, with continuation lines indented; with None for ``width``, do not wrap."""
+    """Wrap the line to ``width`` cells and indent continuation lines. If ``width`` is None, do not wrap."""
     if width is None or cells(line) <= width:
         return line
     return textwrap.fill(line, width, subsequent_indent=" " * min(indent, width // 2), break_on_hyphens=False)
 
 
 def bar(percent: float | None, width: int = 20) -> str:
-    """Return a bar of block characters, ``width`` cells long at 100%; "" for None and for a share that prints as 0.0."""
+    """Return a bar of block characters that is ``width`` cells long at 100%; "" for None and for a percentage that prints as 0.0."""
     share = min(max(percent or 0.0, 0.0), 100.0)
-    eighths = max(round(share / 100 * width * 8), share >= 0.05)  # a share that prints as 0.1 gets at least an eighth
+    eighths = max(
+        round(share / 100 * width * 8), share >= 0.05
+    )  # a share that prints as 0.1 gets at least an eighth of a cell
     return "█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()
 
 
 def paint(text: str, style: str, color: bool) -> str:
-    """Return the text in a style of :data:`STYLES`; unchanged without ``color``."""
+    """Return the text in a style of :data:`STYLES`. Without ``color``, return the text unchanged."""
     return f"\x1b[{STYLES[style]}m{text}\x1b[0m" if color and text else text
 
 
 def terminal_width() -> int | None:
-    """Return the terminal's width in cells; None, so that nothing is cut, if stdout is not a terminal (a file, a notebook)."""
+    """Return the terminal's width in cells; None, so that nothing is cut, if stdout is a file or a notebook instead of a terminal."""
     try:
         return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     except (AttributeError, ValueError):

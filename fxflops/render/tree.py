@@ -1,4 +1,4 @@
-"""The module tree: one line per module, with identical siblings folded, and last a module's work outside its children."""
+"""The module tree as text: one line per module. Identical siblings share a line. A module's last line is its work outside its children."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 DEFAULT_COLUMNS = ("params", "macs", "flops", "flops%", "time", "time%")
 EXPENDABLE = ("macs", "memory", "params", "flops%", "time%")
-"""Columns that are dropped in a narrow terminal, in this order, so that names stay readable."""
+"""In a narrow terminal, these columns are dropped, in this order, so that names stay readable."""
 MEASURES = "fxflops.analyze and fxflops run measure times and memory"
 LABEL_ROOM = 30
-"""The number of cells that the columns must leave for names."""
+"""The columns must leave at least this many cells for names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
     """A line of the tree: the branches drawn before the name (``guide``), the name, the class, and a note such as "x12".
 
-    ``path`` is the module's path. For ``count`` folded modules it is the first one's path with their common name at the end;
-    for a module's own work, the work's name follows the path.
+    ``path`` is the module's path. If ``count`` modules share the line, ``path`` is the first module's path, with the common name of all
+    modules at the end. If the line is a module's own work, ``path`` is the module's path, followed by the name of the work.
     """
 
     guide: str
@@ -43,12 +43,12 @@ class Line:
 class Options(TypedDict, total=False):
     """The options for displaying a tree.
 
-    depth: the number of levels to show below the root; None (default) for all.
-    sort_by: a column to sort siblings by, largest first (folded siblings by their sum); None (default) for run order.
-    fold: show consecutive identical siblings as one line, with the mean of their times (default).
-    columns: the columns to show; by default all that were measured.
-    counted: the title of what the convention counts, by default "FLOPs".
-    units: one unit ("G", "MiB", "ms") for all columns that it fits; other values have suitable units.
+    depth: the number of levels to show below the root; None (default) shows all levels.
+    sort_by: the column to sort siblings by, largest first. Folded siblings are sorted by their sum. None (default) keeps the run order.
+    fold: if True (default), show consecutive identical siblings as one line, with the mean of their times.
+    columns: the columns to show; by default the usual columns that were measured.
+    counted: the title of the column that is normally "FLOPs", for conventions that count something else.
+    units: one unit ("G", "MiB", "ms") for all columns that this unit fits. Each value in other columns gets a suitable unit.
     """
 
     depth: int | None
@@ -60,9 +60,9 @@ class Options(TypedDict, total=False):
 
 
 def tree(root: TreeRow, *, width: int | None = None, color: bool = False, **options: Unpack[Options]) -> str:
-    """Return the module tree as text; the last line says how many modules are below the depth.
+    """Return the module tree as text. If modules are hidden below the depth, the last line says how many.
 
-    ``width`` is the number of cells in a line, by default the terminal's; ``options`` are as in :class:`Options`.
+    ``width`` is the number of cells in a line; by default the terminal's width. ``options`` are as in :class:`Options`.
     """
     shown, lines, texts = rows_of(root, **options)
     printed = [(column, [column.header, *(row[i] for row in texts)]) for i, column in enumerate(shown)]
@@ -85,7 +85,7 @@ def tree(root: TreeRow, *, width: int | None = None, color: bool = False, **opti
 
 
 def notes_on(root: TreeRow, **options: Unpack[Options]) -> list[str]:
-    """Return the lines below a tree: how many modules are below the depth, and which columns were not measured."""
+    """Return the lines below a tree: how many modules are hidden below the depth, and which requested columns were not measured."""
     columns = options.get("columns") or ()
     asked = [MODULE_COLUMNS[i].key for i in pick(MODULE_COLUMNS, columns)] if columns else []
     known = {key for row in root.walk() for key, value in module_values(row, root).items() if value is not None}
@@ -95,7 +95,7 @@ def notes_on(root: TreeRow, **options: Unpack[Options]) -> list[str]:
 
 
 def _below(root: TreeRow, depth: int | None) -> str:
-    """Return a note about the modules below ``depth``; "" if there are none."""
+    """Return a note with the number of modules below ``depth``; "" if no modules are below it."""
 
     def modules(row: TreeRow, left: int) -> int:
         return sum((left <= 0 and bool(child.cls)) + modules(child, left - 1) for child in row.children)
@@ -116,7 +116,7 @@ def check_options(root: TreeRow, **options: Unpack[Options]) -> str | None:
     numbers = [column for column in MODULE_COLUMNS if column.is_number]
     key = numbers[find(numbers, sort_by)].key
     if all(module_values(row, root)[key] is None for row in root.walk()):
-        raise InputError(f"cannot sort by {sort_by!r}: it was not measured")
+        raise InputError(f"cannot sort by {sort_by!r}: this column was not measured")
     return key
 
 
@@ -134,13 +134,13 @@ def rows_of(root: TreeRow, **options: Unpack[Options]) -> tuple[list[Column], li
 
 
 def measured(rows: Iterable[TreeRow]) -> list[Column]:
-    """Return the default columns for which any row has a value."""
+    """Return those default columns in which at least one row has a value."""
     known = {key for row in rows for key, value in module_values(row, row).items() if value is not None}
     return [each for each in MODULE_COLUMNS if each.key in DEFAULT_COLUMNS and each.key.removesuffix("%") in known]
 
 
 def walk(item: Fold, depth: int | None, key: str | None, fold: bool, guide: str = "", stem: str = "") -> Iterator[Line]:
-    """Yield a module's line, then its children's lines. ``guide`` is drawn before the module's line, ``stem`` before the children's."""
+    """Yield a module's line, then its children's lines. ``guide`` is drawn before the module's line, ``stem`` before its children's lines."""
     row = item.row
     yield Line(guide, *item.label(), row, item.path, item.count)
     if depth == 0 or not row.children:
@@ -157,9 +157,10 @@ def walk(item: Fold, depth: int | None, key: str | None, fold: bool, guide: str 
 
 
 def _label(line: Line, room: int | None, color: bool) -> str:
-    """Return the part of a line left of the numbers, in at most ``room`` cells.
+    """Return the part of a line to the left of the numbers, in at most ``room`` cells.
 
-    The class is shortened first, then the name. The note is kept if at least :data:`SHORTEST` cells of the name fit beside it.
+    If there is too little room, the class is shortened first, then the name. The note is dropped if it leaves fewer than :data:`SHORTEST`
+    cells for the name.
     """
     name, cls, note = line.name, line.cls, line.note
     if room is not None:

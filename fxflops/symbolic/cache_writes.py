@@ -16,12 +16,12 @@ from ..model.pytree import attributes_in, parts, replaced, tensors_in
 from ..torch_internals import DisableTorchFunction, disable_current_modes
 
 UPDATE = "update"
-"""Prefix of the methods with which a model writes into a transformers cache."""
+"""The names of the methods that write to a transformers cache start with this prefix."""
 
 
 @dataclass(frozen=True)
 class Write:
-    """A call of a method of the cache, with its positional and keyword arguments, their tensors on meta."""
+    """A call of one of the cache's methods. ``given`` are the call's positional and keyword arguments, with copies on meta for tensors."""
 
     method: str
     given: Any
@@ -32,14 +32,14 @@ class Write:
 
     @property
     def plain(self) -> tuple[Any, ...]:
-        """The method and its plain arguments, such as the number of the layer that writes."""
+        """The name of the method and the int and str arguments of the call, e.g. the index of the layer that writes."""
         args, kwargs = self.given
         return (self.method, *(value for value in (*args, *kwargs.values()) if isinstance(value, (int, str))))
 
 
 @contextmanager
 def noted(cache: Any, writes: list[Write]) -> Iterator[None]:
-    """Append the writes into a cache in this block: each outermost call of such a method."""
+    """Record the writes to a cache in this block. Each call of an ``update...`` method is appended to ``writes``, except nested calls."""
     own = attributes_in(cache)
     names = [] if own is None else [name for name in dir(type(cache)) if name.startswith(UPDATE)]
     under_way: list[str] = []
@@ -71,11 +71,12 @@ def noted(cache: Any, writes: list[Write]) -> Iterator[None]:
 
 
 def written(new: Any, prompt: Sequence[Write], tokens: int, step: Sequence[Write], wanted: int) -> Any:
-    """Return the ``new`` cache after ``wanted`` tokens of a prompt, from the writes ``prompt`` of ``tokens`` tokens and ``step`` of one
-    token; None if these do not suffice.
+    """Return the cache that a prompt of ``wanted`` tokens leaves; None if the recorded writes are not enough to build this cache.
 
-    A dimension counts tokens if its size is ``tokens`` in the prompt and 1 in the step; a step with other writes, such as in-place changes
-    of a recurrent state, is ignored. The cache's own methods decide which tokens it keeps.
+    ``new`` is an empty cache to fill. ``prompt`` has the writes of a prompt of ``tokens`` tokens, ``step`` the writes of a step of one
+    token. A dimension is a number of tokens if its size is ``tokens`` in the prompt's write and 1 in the step's write. If the step calls
+    other methods than the prompt, or passes tensors with another number of dimensions, the step is ignored. The cache's own methods decide
+    which tokens the cache keeps.
     """
     if new is None or not prompt:
         return None
@@ -98,24 +99,24 @@ def written(new: Any, prompt: Sequence[Write], tokens: int, step: Sequence[Write
             )
             try:
                 getattr(new, write.method)(*args, **kwargs)
-            except Exception:  # it needs more than shapes or these writes: the model has to make this cache
+            except Exception:  # the method needs values or other calls: only a run of the model can make this cache
                 return None
     return copy_on_meta(new)
 
 
 def _ranks(write: Write) -> tuple[str, list[int]]:
-    """Return the method of a write, and the number of dimensions of each tensor argument."""
+    """Return the name of a write's method, and the number of dimensions of each tensor argument."""
     return write.method, [tensor.ndim for tensor in write.tensors]
 
 
 class Joined(TorchFunctionMode):
-    """Concatenates meta tensors by their shapes alone, which is faster than torch's kernel, written in Python."""
+    """In this mode, ``torch.cat`` of meta tensors only adds up shapes. Torch's own meta kernel is slower, because it is written in Python."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if func is torch.cat and len(args) == 1 and kwargs and [*kwargs] == ["dim"]:
-            given = [tensor for tensor in args[0] if tensor.shape != (0,)]  # torch skips empty tensors of one dimension
+            given = [tensor for tensor in args[0] if tensor.shape != (0,)]  # torch.cat skips tensors of this shape
             if given and {(tensor.dtype, tensor.device.type) for tensor in args[0]} == {(given[0].dtype, "meta")}:
                 shapes = [list(tensor.shape) for tensor in given]
                 joined = sum(shape.pop(kwargs["dim"]) for shape in shapes)
@@ -127,7 +128,7 @@ class Joined(TorchFunctionMode):
 
 
 def is_like(one: Any, other: Any) -> bool:
-    """Return whether two caches are the same except for the values of their tensors and their devices."""
+    """Return whether two caches are equal. The values and the devices of tensors are not compared."""
     return _is_like(one, other, set())
 
 

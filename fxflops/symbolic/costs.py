@@ -1,4 +1,4 @@
-"""Costs as polynomials in sizes, and the domains on which they hold."""
+"""Costs as polynomials in the sizes of the inputs, and the domains of sizes on which these polynomials are exact."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from .sizes import Size
 
 QUANTITIES = ("flops", "macs", "activations", "param_bytes", "bytes", "memory")
 SUMMED, REQUIRED = QUANTITIES[:-1], QUANTITIES[:-2]
-"""The quantities that are sums over calls (unlike peak memory), and those that have to be polynomials."""
+"""SUMMED: the quantities that are sums over calls, unlike peak memory. REQUIRED: the quantities that a closed form should have."""
 WHY_NOT = {
-    "bytes": "calls copy other tensors at other sizes",
-    "memory": "it is the maximum over the run, which moves from call to call as the sizes grow",
+    "bytes": "at other sizes, calls copy other tensors",
+    "memory": "the call at which memory peaks depends on the sizes",
 }
-"""Why a quantity that need not be a polynomial may not be one."""
+"""For ``bytes`` and ``memory``: the usual reason why they are not polynomials."""
 PHASES = {**PARTS, "training": (*PARTS["forward"], "backward")}
 Key = tuple[str, str, str]
-"""The phase, module path and op of calls whose costs are summed."""
+"""The phase, the module path and the op of calls. The costs of all calls with the same key are added up."""
 
 
 class Range(NamedTuple):
-    """The lengths of a size: from ``first`` to ``last`` (None: without end) in steps of ``period``."""
+    """A range of lengths of a size, from ``first`` to ``last`` in steps of ``period``. If ``last`` is None, the range has no end."""
 
     first: int
     last: int | None
@@ -44,7 +44,7 @@ class Range(NamedTuple):
 
 
 def in_words(ranges: Iterable[Range]) -> str:
-    """Return the lengths in ranges in words; adjoining ranges are joined."""
+    """Describe ranges of lengths in words, e.g. "from 1 to 8 and from 16". Adjacent ranges are merged."""
     found: list[Range] = []
     for each in sorted(ranges, key=lambda each: each.first):
         before = found[-1] if found else None
@@ -56,14 +56,14 @@ def in_words(ranges: Iterable[Range]) -> str:
 
 
 class Cell(NamedTuple):
-    """A piece of the domain of one quantity: a range for each size, and the polynomial of each key there."""
+    """A piece of the domain of one quantity: the range of each size, and the polynomial of each key in these ranges."""
 
     ranges: tuple[Range, ...]
     costs: Mapping[Key, Polynomial]
 
 
 class SizedCosts:
-    """The costs of a model as polynomials in its named sizes; a ClosedForm writes them down in several ways."""
+    """The costs of a model as polynomials in its named sizes. The subclass ClosedForm also writes the polynomials as text or code."""
 
     def __init__(
         self,
@@ -75,8 +75,9 @@ class SizedCosts:
         checked: int,
         why: Mapping[str, str] | None = None,
     ) -> None:
-        """``cells`` are the pieces of the domain by quantity; ``checked`` is the number of held-out points at which the form equalled a count; ``why`` says
-        what ended a size's domain, or why a quantity has no pieces."""
+        """``cells`` has the pieces of the domain of each quantity. ``checked`` is the number of held-out points at which the form was compared
+        with a count. ``why`` has, by the name of a size, the reason why its domain ends, and by the name of a quantity, the reason why
+        the quantity has no pieces."""
         self.model = model
         self.sizes = tuple(size.name for size in sizes)
         self.example = tuple(size.example for size in sizes)
@@ -98,21 +99,23 @@ class SizedCosts:
         operator: str | None = None,
         **sizes: Any,
     ) -> Any:
-        """Return a quantity at given sizes: an int for ints, an array of exact integers for arrays.
+        """Return the value of a quantity at these sizes: an int if the sizes are ints, an array of exact integers if they are arrays.
 
         Args:
             what: "flops", "macs", "activations", "bytes", "param_bytes" or "memory".
-            phase: "forward", "backward", "recompute", "optimizer", "gradient", or "training", forward and backward.
+            phase: "forward", "backward", "recompute", "optimizer", "gradient", or "training" for the sum of forward and backward.
             module: the path of a module; its submodules are included.
-            operator: only this operator.
-            sizes: an int or an array of integers for each of ``form.sizes``, by name.
+            operator: the name of an operator, to include only its calls.
+            sizes: an int or an array of integers for each name in ``form.sizes``.
 
-        Raises ClosedFormError, which says why, outside the domain, and InputError for unknown names.
+        Raises ClosedFormError, with the reason, for sizes outside the domain; InputError for unknown names.
 
         >>> form.evaluate("flops", phase="training", batch=8, seq=1024)  # doctest: +SKIP
         """
         if {*sizes} != {*self.sizes}:
-            raise InputError(f"evaluate() needs the sizes {', '.join(self.sizes)}; given: {', '.join(sizes) or 'none'}")
+            raise InputError(
+                f"evaluate() needs the sizes {', '.join(self.sizes)}; got {', '.join(sizes) or 'no sizes'}"
+            )
         point = [sizes[name] for name in self.sizes]
         if all(isinstance(each, int) for each in point):
             polynomial = self.polynomial(self.cell_at(point, what), what, phase, module, operator)
@@ -124,7 +127,7 @@ class SizedCosts:
 
         arrays = numpy.broadcast_arrays(*map(numpy.asarray, point))
         if any(each.dtype.kind not in "iu" for each in arrays):
-            raise InputError("evaluate() takes whole numbers: ints or arrays of an integer dtype")
+            raise InputError("evaluate() takes sizes that are ints or arrays with an integer dtype")
         result, inside = None, numpy.zeros(arrays[0].shape, bool)
         for cell in self.pieces(what):
             here = numpy.ones(arrays[0].shape, bool)
@@ -144,20 +147,20 @@ class SizedCosts:
         return result
 
     def pieces(self, what: str = "flops") -> Sequence[Cell]:
-        """Return the pieces of the domain of a quantity. Raises ClosedFormError if it is not a polynomial anywhere."""
+        """Return the pieces of the domain of a quantity. Raises ClosedFormError if the quantity is not a polynomial anywhere."""
         if what not in self.cells:
             raise InputError(
-                f"unknown quantity {what!r}{did_you_mean(str(what), QUANTITIES) or ': one of ' + ', '.join(QUANTITIES)}"
+                f"unknown quantity {what!r}{did_you_mean(str(what), QUANTITIES) or '; expected one of ' + ', '.join(QUANTITIES)}"
             )
         if not self.cells[what] and what in self._why:
             raise ClosedFormError(self._why[what])
         if not self.cells[what]:
-            wrong = f"the {what} of {self.model} is no polynomial in {', '.join(self.sizes)}"
+            wrong = f"no closed form of {what} for {self.model}: not a polynomial in {', '.join(self.sizes)}"
             raise ClosedFormError(f"{wrong}: {WHY_NOT[what]}")
         return self.cells[what]
 
     def cell_at(self, point: Sequence[int], what: str = "flops") -> Cell:
-        """Return the piece of the domain in which a point lies. Raises ClosedFormError, with the reason, outside."""
+        """Return the piece of the domain that contains a point. Raises ClosedFormError, with the reason, for a point outside the domain."""
         cells = self.pieces(what)
         for cell in cells:
             if all(length in lengths for length, lengths in zip(point, cell.ranges, strict=True)):
@@ -168,35 +171,33 @@ class SizedCosts:
                 raise ClosedFormError(self._outside(name, length, ranges))
         where = ", ".join(map("{}={}".format, self.sizes, point))
         raise ClosedFormError(
-            f"the closed form of {self.model} does not hold at {where}: for these together the costs are no polynomials"
+            f"the closed form of {self.model} does not hold at {where}: the costs are not polynomials for this combination of sizes"
         )
 
     def _outside(self, name: str, length: int, ranges: Sequence[Range]) -> str:
         start, period = ranges[0].first, ranges[0].period
         wrong = f"the closed form of {self.model} does not hold at {name}={length}"
         if (length - start) % period:
-            kept = (
-                f"multiples of {period}" if start % period == 0 else f"{start % period} more than multiples of {period}"
-            )
+            kept = f"multiples of {period}" if start % period == 0 else f"multiples of {period} plus {start % period}"
             return (
-                f"{wrong}: it holds for {kept}. A stride, a patch or a window rounds other sizes; "
-                f"closed_form() of an example with {name}={length} gives their form"
+                f"{wrong}: it holds for {kept}. A stride, a patch or a window rounds other sizes. "
+                f"For a form at such sizes, call closed_form() with an example of {name}={length}"
             )
         reason = self._why.get(name, "") if length > max(lengths.last or length for lengths in ranges) else ""
         return f"{wrong}: it holds for {name} {in_words(ranges)}{'; ' + reason if reason else ''}"
 
     @property
     def main(self) -> str:
-        """The quantity to show first: "flops", or "macs" if the FLOPs are not polynomials."""
+        """The name of the quantity to show first: "flops", or "macs" if the FLOPs are not polynomials."""
         return "flops" if self.cells["flops"] else "macs"
 
     def domain(self, what: str | None = None) -> str:
-        """Return the sizes for which the form of a quantity holds, in words; by default for :attr:`main`."""
+        """Describe in words the sizes for which the form of a quantity holds. The default quantity is :attr:`main`."""
         what = what or self.main
         ranges = [[*dict.fromkeys(cell.ranges[i] for cell in self.pieces(what))] for i in range(len(self.sizes))]
         words = [f"{name} {in_words(each)}" for name, each in zip(self.sizes, ranges, strict=True)]
         is_whole = len(self.pieces(what)) == math.prod(map(len, ranges))
-        return ", ".join(words) + ("" if is_whole else ", not all of them together")
+        return ", ".join(words) + ("" if is_whole else ", but not for every combination")
 
     # The polynomials
 
@@ -207,7 +208,7 @@ class SizedCosts:
 
     @cached_property
     def has_backward_flops(self) -> bool:
-        """True if a backward pass was counted, by a convention that has rules for it."""
+        """True if a backward pass was counted, and the convention has rules for the FLOPs of a backward pass."""
         costs = [
             (what, *each) for what in ("flops", "macs") for cell in self.cells[what] for each in cell.costs.items()
         ]
@@ -230,7 +231,7 @@ class SizedCosts:
     def polynomial(
         self, cell: Cell, what: str = "flops", phase: str = "forward", module: str = "", operator: str | None = None
     ) -> Polynomial:
-        """Return the polynomial of a quantity in one of its pieces, for the arguments of :meth:`evaluate`."""
+        """Return the polynomial of a quantity in the piece ``cell``. The other arguments are as for :meth:`evaluate`."""
         key = id(cell), what, phase, module, operator
         if key not in self._sums:
             self._check(what, phase, module, operator)
@@ -251,13 +252,13 @@ class SizedCosts:
         for kind, name, known in wanted:
             if name not in known:
                 raise InputError(
-                    f"unknown {kind} {name!r}{did_you_mean(str(name), known) or ': one of ' + ', '.join(known)}"
+                    f"unknown {kind} {name!r}{did_you_mean(str(name), known) or '; expected one of ' + ', '.join(known)}"
                 )
         if what == "memory" and (phase, module, operator) != ("forward", "", None):
             raise InputError("memory is the peak of the whole run: it cannot be split by phase, module or operator")
         if not {*PHASES[phase]} - {*PARTS["forward"]} <= {*self.phases}:
-            raise InputError(f"no {phase} was counted", advice="backward in a form")
+            raise InputError(f"no calls of phase {phase!r} were counted", advice="backward in a form")
         if what == "flops" and "backward" in PHASES[phase] and not self.has_backward_flops:
             raise InputError(
-                f"convention {self.convention!r} has no rules for the backward pass: only its MACs are known"
+                f"convention {self.convention!r} has no rules for the FLOPs of a backward pass; use the quantity 'macs'"
             )

@@ -1,4 +1,4 @@
-"""Mixtures of experts: how many experts a token uses, from the calls of a run rather than from a config's names."""
+"""Mixtures of experts: find out from the calls of a run how many experts each token uses. Configs have no common name for this number."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from ..roofline.traffic import inputs_of, nbytes
 from .weights import Weight
 
 GROUPED, ROUTER = "grouped_mm", "topk"
-"""The ops that multiply by all experts in one call, and that choose each token's experts."""
+"""Two ops: ``grouped_mm`` multiplies by the weights of all experts in one call, ``topk`` chooses the experts of each token."""
 
 
 class Experts:
-    """The experts in a run of ``tokens`` tokens. Their weights are parameters whose first dim is the expert."""
+    """The experts used in a run of ``tokens`` tokens. The first dim of an expert weight is the number of experts."""
 
     def __init__(self, report: Report, tokens: int) -> None:
         self._tokens = tokens
@@ -24,7 +24,7 @@ class Experts:
         for each in report.counted:
             call = each.call
             if call.op == GROUPED:
-                # It has a row for each pair of a token and an expert that it uses.
+                # The first input has one row for each pair of a token and an expert used by this token.
                 rows, weights = inputs_of(call)[:2]
                 if rows.ndim == 2 and weights.ndim == 3:
                     self._taken[call.path, weights[0]] = -(-rows[0] // tokens)
@@ -34,7 +34,7 @@ class Experts:
                     self._routers.append((call.path, scores[-1], chosen[-1]))
 
     def bytes_of_a_token(self, weight: Weight) -> int:
-        """Return the bytes of a weight that one token reads: its experts' part, or the whole of any other weight."""
+        """Return the bytes of a weight that one token reads. Of an expert weight, a token reads only the part of its own experts."""
         whole, spec = nbytes(weight.spec), weight.spec
         if not spec.ndim or not spec[0]:
             return whole
@@ -48,7 +48,10 @@ class Experts:
         return whole * taken // spec[0] if taken else whole
 
     def _chosen(self, path: str, experts: int, here: bool = False) -> int:
-        """Return how many experts a router in a module chooses per token; with ``here``, only a router outside its children."""
+        """Return how many of ``experts`` experts the router in the module at ``path`` chooses per token; 0 if the module has no such router.
+
+        With ``here``, routers in submodules are ignored.
+        """
         inside = f"{path}." if path else ""
         for at, among, chosen in self._routers:
             if among == experts and (at == path or (not here and at.startswith(inside))):

@@ -1,4 +1,4 @@
-"""``closed_form``: count a model at a few sizes, fit polynomials, and check them at held-out sizes."""
+"""``closed_form``: count a model at a few sizes, fit polynomials to the costs, and check the polynomials at other sizes."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from .sizes import Inputs, Size
 from .weights import EMBEDDINGS, weights_read
 
 MEMORY: Key = ("forward", "", "")
-"""The key of peak memory among the costs; no call has this op."""
+"""The key under which the costs store the peak memory. No call has this key, because every call has an op."""
 FARTHEST, TIMES = 4096, 8
-"""A size without a maximum is checked up to this length, or up to so many times the example's length if that is more."""
+"""A size without a maximum is checked up to the length FARTHEST, or up to TIMES the example's length if that is larger."""
 MANY_CALLS = 20_000
-"""Sizes without a maximum are not raised further once a run has so many calls (a model that loops over tokens)."""
+"""If a run makes more calls than this, e.g. because the model loops over tokens, larger lengths are not tried."""
 POINTS, LARGEST_POINT = 3, 2**22
-"""Each piece of the domain is checked at this many random points, whose product of sizes is at most this."""
+"""Each piece of the domain is checked at POINTS random points. At these points, the product of all sizes is at most LARGEST_POINT."""
 
 
 def closed_form(
@@ -50,19 +50,20 @@ def closed_form(
 ) -> ClosedForm:
     """Return the costs of a model as polynomials in the sizes of its inputs, with the domain on which they are exact.
 
-    The model is counted at a few sizes on meta. The costs of the calls of each module, operator and phase are fitted by
-    polynomials with rational coefficients, and compared with counts at held-out sizes. A size whose costs
-    round (by a stride, a patch, a window) has a period: the form then holds for lengths that differ from the example's by
-    multiples of it. If a model's behavior changes at a length, as with a sliding window, the form has pieces.
+    The model is counted at a few sizes on meta. For each module, operator and phase, polynomials with rational coefficients are fitted to
+    the costs. The polynomials are then compared with counts at other sizes. If a stride, a patch or a window rounds a size, the size has a
+    period: the form holds for lengths that differ from the example's length by a multiple of the period. If a model behaves differently
+    from some length on, e.g. because of a sliding window, the form has several pieces.
 
     Args:
-        model, args, kwargs, models: as for :func:`fxflops.count`; the inputs are an example.
-        dynamic_shapes: the dims that vary, as for ``torch.export.export``: ``{"input_ids": {0: "batch", 1: Dim("seq",
-            max=8192)}}``. A plain name works as a Dim. For an object with several tensors, such as a KV cache, the dims apply to
-            each of them. A size is checked up to the ``max`` of its Dim, or without one up to 4096 or 8 times the example.
+        model, args, kwargs, models: as for :func:`fxflops.count`. The inputs are one example of the sizes.
+        dynamic_shapes: the dims that vary, as for ``torch.export.export``, e.g. ``{"input_ids": {0: "batch", 1: Dim("seq",
+            max=8192)}}``. A plain name can replace a Dim. If an input has several tensors, as a KV cache has, the dims apply to each tensor.
+            A size is checked up to the ``max`` of its Dim. Without ``max``, it is checked up to 4096 or up to 8 times the example's length,
+            whichever is larger.
         mode, backward, convention, attention, formulas: as for :func:`fxflops.count`.
 
-    Raises ClosedFormError if the costs are no polynomials, with the place where they are none; MissingFormulaError if an
+    Raises ClosedFormError if the costs are not polynomials (the message shows where); MissingFormulaError if an
     operation has no formula; InputError for wrong arguments.
 
     >>> form = fxflops.closed_form(model, kwargs=batch, dynamic_shapes={"input_ids": {0: "batch", 1: "seq"}})  # doctest: +SKIP
@@ -84,7 +85,7 @@ def closed_form(
         return Samples(at, inputs.sizes)
 
     full = samples(backward)
-    if backward:  # try the periods and pieces of the forward first, which is faster to count
+    if backward:  # first try the periods and pieces of the forward pass alone, because it is faster to count
         with suppress(ClosedFormError):
             form = form_of(full, samples(False), attention)
             if all(form.cells[what] for what in REQUIRED):
@@ -95,8 +96,8 @@ def closed_form(
 def form_of(samples: Samples, scanned: Samples, attention: str) -> ClosedForm:
     """Return the form of the costs in ``samples``, with the periods and pieces found in ``scanned``.
 
-    If the quantities are not polynomials on common pieces, or not for all lengths, each is fitted alone: a sort's FLOPs are not
-    polynomials, but its model's MACs may be. Raises ClosedFormError if neither FLOPs nor MACs are.
+    If the quantities are not polynomials on common pieces, or not for all lengths, each quantity is fitted separately. For example, if a
+    model sorts, its FLOPs are not polynomials, but its MACs may be. Raises ClosedFormError if neither FLOPs nor MACs are polynomials.
     """
     cells: dict[str, list[Cell]] = {what: [] for what in QUANTITIES}
     refused: dict[str, str] = {}
@@ -123,7 +124,7 @@ def form_of(samples: Samples, scanned: Samples, attention: str) -> ClosedForm:
 
 
 def _is_whole(samples: Samples, scanned: Samples, cells: Sequence[Cell]) -> bool:
-    """Return whether the pieces cover all lengths of each size, from the least to the largest that was tried."""
+    """Return whether the pieces cover all lengths of each size, from the smallest allowed length to the largest length that was tried."""
     for i, size in enumerate(samples.sizes):
         ranges = [cell.ranges[i] for cell in cells]
         if any(each.period > 1 for each in ranges) or min(each.first for each in ranges) > (size.least or 1):
@@ -139,13 +140,16 @@ def _lengths(cells: Sequence[Cell]) -> int:
 
 
 def _quantities(samples: Samples, scanned: Samples, whats: Sequence[str]) -> dict[str, list[Cell]]:
-    """Return the polynomials of quantities on common pieces; with all required quantities, also of the others that are polynomials
-    there."""
+    """Return the polynomials of the quantities ``whats`` on common pieces.
+
+    If ``whats`` are all required quantities, also return the polynomials of bytes and memory on these pieces, where they have any.
+    """
     axes = [_axis(scanned, i, scanned.example, whats) for i in range(len(samples.sizes))]
     try:
         return _cells(samples, axes, whats)
     except ClosedFormError:
-        # A size may matter only if the others are small, which the example's lengths did not show.
+        # Some sizes change the costs only if the other sizes are small. The example may be too large to show this: use the
+        # smallest lengths instead.
         least = tuple(pieces[0].first for _, pieces in axes)
         axes = [_axis(scanned, i, least, whats) for i in range(len(samples.sizes))]
         return _cells(samples, axes, whats, leave_out=True)
@@ -156,7 +160,7 @@ def _cells(
 ) -> dict[str, list[Cell]]:
     """Return the polynomials of all pieces of the domain, by quantity.
 
-    With ``leave_out``, pieces where the costs are not polynomials are skipped, except the example's piece.
+    With ``leave_out``, pieces in which the costs are not polynomials are skipped. The piece with the example is never skipped.
     """
     cells: dict[str, list[Cell]] = {what: [] for what in QUANTITIES}
     for pieces in product(*(found for _, found in axes)):
@@ -173,9 +177,9 @@ def _has_example(samples: Samples, pieces: Sequence[Piece]) -> bool:
 
 
 class Samples:
-    """The costs of a model at points, each counted once.
+    """The costs of a model at points. Each point is counted only once.
 
-    ``ends`` are the reasons why each size's domain ends, ``farthest`` the largest lengths at which the model ran.
+    ``ends`` has the reason why the domain of each size ends. ``farthest`` has the largest length of each size at which the model ran.
     """
 
     def __init__(self, counted: Callable[[tuple[int, ...]], Report], sizes: Sequence[Size]) -> None:
@@ -190,7 +194,7 @@ class Samples:
         self.calls = 0
 
     def at(self, point: tuple[int, ...]) -> Sample:
-        """Return the costs at a point: :data:`SUMMED` for each key, and peak memory."""
+        """Return the costs at a point: the :data:`SUMMED` quantities for each key, and the peak memory."""
         if point not in self._found:
             report = self.first if point == self.example else self._counted(point)
             self._found[point] = _costs(report)
@@ -198,7 +202,7 @@ class Samples:
         return self._found[point]
 
     def along(self, axis: int, others: Sequence[int], whats: Sequence[str]) -> Callable[[int], Sample | None]:
-        """Return a function from a length of one size to some quantities, with the other sizes fixed to ``others``."""
+        """Return a function that takes a length of one size and returns the quantities ``whats``. The other sizes are fixed to ``others``."""
         wanted = [SUMMED.index(what) for what in whats if what != "memory"]
         known: dict[int, Sample] = {}  # the search for pieces asks for the same lengths hundreds of times
 
@@ -226,7 +230,7 @@ class Samples:
 
 
 def _axis(samples: Samples, axis: int, others: Sequence[int], whats: Sequence[str]) -> tuple[int, list[Piece]]:
-    """Return the period of a size, and the pieces of its range for some quantities, with the other sizes fixed to ``others``."""
+    """Return the period of a size, and the pieces of its range for the quantities ``whats``. The other sizes are fixed to ``others``."""
     size, costs = samples.sizes[axis], samples.along(axis, others, whats)
     low, high = size.least or 1, size.most
     if high is None:
@@ -236,14 +240,15 @@ def _axis(samples: Samples, axis: int, others: Sequence[int], whats: Sequence[st
             if samples.calls > MANY_CALLS:
                 break
         samples.ends[axis] = (
-            samples.ends[axis] or f"{high} is the largest that was checked: Dim({size.name!r}, max=...)"
+            samples.ends[axis]
+            or f"larger lengths were not checked; Dim({size.name!r}, max=...) sets the largest to check"
         )
     found = period_and_pieces(costs, size.example, low, high)
     if found is None:
         named = whats[0] if len(whats) == 1 else "costs"
         raise ClosedFormError(
-            f"no closed form of {samples.first.model}: between {size.name}={low} and {high} its {named} are not polynomials of degree 4 "
-            f"or less in 4 pieces or fewer, also not in steps of any period that was tried"
+            f"no closed form of {samples.first.model}: for {size.name} from {low} to {high}, its {named} are not polynomials of degree 4 "
+            f"or less in at most 4 pieces, with any period that was tried"
         )
     return found
 
@@ -255,10 +260,10 @@ def _enter_cells(
     pieces: Sequence[Piece],
     whats: Sequence[str],
 ) -> None:
-    """Fit and check the polynomials of one piece of the domain, and enter them by quantity.
+    """Fit and check the polynomials of one piece of the domain, and add them to ``cells``.
 
-    All required quantities come with bytes and memory. These often differ at the smallest sizes: then they are fitted from the
-    example on; if they are not polynomials there either, they have no cell.
+    If ``whats`` are all required quantities, bytes and memory are fitted as well. At the smallest sizes, bytes and memory often do not
+    follow the polynomial. They are then fitted only from the example's lengths on. If this fails too, they get no cell.
     """
     open_ = [*whats] if whats != REQUIRED else [*QUANTITIES]
     starts = [[piece.first for piece in pieces]]
@@ -285,13 +290,13 @@ def _enter_cells(
 
 
 def _from(piece: Piece, first: int, period: int) -> Piece:
-    """Return the part of a piece that starts at the length ``first`` or after."""
+    """Return the part of a piece that starts at the length ``first``, or at the next length after it that belongs to the piece."""
     first = piece.first + -(-(first - piece.first) // period) * period
     return Piece(first, piece.last, tuple(range(first, piece.last + 1, period))[: len(piece.nodes)])
 
 
 def _fitted(samples: Samples, nodes: Sequence[Sequence[int]]) -> dict[Key, tuple[Polynomial, ...]]:
-    """Return the polynomials through the costs on a grid, one for each number of each key."""
+    """Return the polynomials through the costs on a grid: for each key, one polynomial per quantity."""
     through = interpolation(nodes)
     known: dict[tuple[int, ...], Polynomial] = {}
     costs: dict[Key, tuple[Polynomial, ...]] = {}
@@ -304,14 +309,14 @@ def _fitted(samples: Samples, nodes: Sequence[Sequence[int]]) -> dict[Key, tuple
 def _check(
     samples: Samples, costs: Mapping[Key, tuple[Polynomial, ...]], point: tuple[int, ...], required: Sequence[str]
 ) -> set[str]:
-    """Compare polynomials with a count; return the quantities that differ but are not ``required``.
+    """Compare the polynomials with a count at a point. Return the quantities that differ but are not ``required``.
 
-    Raises ClosedFormError, with the place, if a required one differs.
+    Raises ClosedFormError if a required quantity differs. The message shows where.
     """
     wrong = set[str]()
     try:
         sample = samples.at(point)
-    except RunError:  # e.g. a batch norm cannot train on one value
+    except RunError:  # the model cannot run at this point, e.g. batch norm cannot train on a single value
         return wrong
     samples.checked.add(point)
     known: dict[int, Any] = {}
@@ -330,13 +335,13 @@ def _check(
                     at = ", ".join(f"{size.name}={length}" for size, length in zip(samples.sizes, point, strict=True))
                     raise ClosedFormError(
                         f"no closed form of {samples.first.model}: the {name} of {op} in {path or 'the model'} ({phase}) "
-                        f"are not a polynomial: at {at} they are {number:,}, not {known[id(polynomial)]}"
+                        f"are not a polynomial: at {at} they are {number:,}, but the polynomial gives {known[id(polynomial)]}"
                     )
     return wrong
 
 
 def _inside(pieces: Sequence[Piece], periods: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return points inside a piece of the domain: the smallest, the largest of each size alone, and random ones."""
+    """Return points inside a piece of the domain: the smallest point, points with one size at its largest, and random points."""
     rng = random.Random(0)
     low = tuple(piece.first for piece in pieces)
     points = [low, *((*low[:i], piece.last, *low[i + 1 :]) for i, piece in enumerate(pieces))]
@@ -351,7 +356,7 @@ def _inside(pieces: Sequence[Piece], periods: Sequence[int]) -> list[tuple[int, 
 
 
 def _costs(report: Report) -> Sample:
-    """Return the costs of a counted run by phase, module and op, and its peak memory."""
+    """Return the costs of a counted run by phase, module and op, and the peak memory of the run."""
     sums: dict[Key, tuple[int, ...]] = {MEMORY: (report.max_memory or 0,)}
     numbers = per_operation(_numbers)
 
@@ -360,7 +365,8 @@ def _costs(report: Report) -> Sample:
 
     for each in report.counted:
         enter((each.call.phase, each.call.path, each.call.op), numbers(each))
-    # Only embeddings: other lookups often read the rows of a small table many times, and polynomials cannot cap that.
+    # Count the rows read only for embeddings. Other lookups often read a small table many times over, and a polynomial
+    # cannot limit their bytes to the size of the table.
     for weight in weights_read(report, EMBEDDINGS):
         read = nbytes(weight.spec) if weight.taken is None else weight.taken
         enter(("forward", weight.path, weight.op), (0, 0, 0, read, 0))

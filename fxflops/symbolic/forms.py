@@ -18,34 +18,36 @@ if TYPE_CHECKING:
 
 
 ATTENTION = "attention"
-"""Ops with this in their names are computed for each packed sequence by itself; all others see one row."""
+"""If the name of an op contains this text, the op handles each packed sequence separately. All other ops see one long row."""
 
 
 class ClosedForm(SizedCosts):
     """The FLOPs, MACs, activations and bytes of a model as polynomials in its named sizes, exact on a stated domain.
 
-    ``flops``, ``macs``, ``activations``, ``bytes``, ``param_bytes`` and ``memory`` are sympy expressions of the forward;
-    ``backward_flops`` and ``training_flops`` (forward and backward) exist if it was counted with ``backward``.
+    ``flops``, ``macs``, ``activations``, ``bytes``, ``param_bytes`` and ``memory`` are sympy expressions for the forward pass.
+    ``backward_flops`` and ``training_flops`` (forward plus backward) exist only if the form was made with ``backward=True``.
 
-    ``param_bytes`` are the bytes of the called modules' parameters, for an embedding only of the rows it reads; ``bytes`` the
-    least that all calls read and write, each tensor once a call; ``memory`` is the predicted peak. The last two may hold on a
-    smaller domain, or not be polynomials at all.
+    ``param_bytes`` are the bytes of the parameters of all modules that were called; an embedding counts only the rows that it reads.
+    ``bytes`` is the smallest number of bytes that the calls read and write, if each call moves each of its tensors once. ``memory`` is the
+    predicted peak. ``bytes`` and ``memory`` may hold on a smaller domain, or not be polynomials at all.
     """
 
     def expression(
         self, what: str = "flops", *, phase: str = "forward", module: str = "", operator: str | None = None
     ) -> Expr:
-        """Return a quantity as a sympy expression in positive integers named as the sizes; the arguments are as for
-        :meth:`evaluate`. It is a ``Piecewise`` if the domain has several pieces."""
+        """Return a quantity as a sympy expression. Its symbols are positive integers with the names of the sizes.
+
+        The arguments are as for :meth:`evaluate`. If the pieces of the domain have different polynomials, the result is a ``Piecewise``.
+        """
         pieces = [(cell.ranges, self.polynomial(cell, what, phase, module, operator)) for cell in self.pieces(what)]
         return expression(self.sizes, pieces)
 
     def by_module(self, what: str = "flops", phase: str = "forward") -> dict[str, Expr]:
-        """Return the expression of each module that has costs, by its path; "" is the model."""
+        """Return the expression of each module that has costs. The keys are the modules' paths; the path "" is the whole model."""
         return self._nonzero(self._paths, what, phase, lambda path: {"module": path})
 
     def by_operator(self, what: str = "flops", phase: str = "forward") -> dict[str, Expr]:
-        """Return the expression of each operator that has costs, by its name."""
+        """Return the expression of each operator that has costs. The keys are the operators' names."""
         return self._nonzero(self.operators, what, phase, lambda op: {"operator": op})
 
     flops = property(lambda self: self.expression("flops"))
@@ -58,7 +60,7 @@ class ClosedForm(SizedCosts):
     training_flops = property(lambda self: self.expression("flops", phase="training"))
 
     def latex(self, what: str = "flops", phase: str = "forward") -> str:
-        """Return the LaTeX of an expression, with the names of sizes upright."""
+        """Return a quantity as LaTeX. Names of sizes with several letters are printed upright."""
         from sympy import Symbol, latex
 
         expression = self.expression(what, phase=phase)
@@ -66,25 +68,29 @@ class ClosedForm(SizedCosts):
         return str(latex(expression, symbol_names=names))
 
     def to_python(self, what: str = "flops", phase: str = "forward") -> str:
-        """Return the source of a Python function of the sizes, which needs no package and raises ValueError outside
-        the domain."""
+        """Return the source of a Python function that computes a quantity from the sizes.
+
+        The function imports no package. It raises ValueError for sizes outside the domain.
+        """
         return python_function(self, what, phase)
 
     def plot(self, x: str, what: str = "flops", phase: str = "forward", **others: int) -> Picture:
-        """Return a chart of a quantity, by operator, over one size; ``others`` fix the other sizes.
+        """Return a chart of a quantity over the size ``x``, stacked by operator. ``others`` set the other sizes.
 
-        A notebook shows it, and ``save("form.svg")`` or ``save("form.png")`` writes it.
+        A notebook shows the chart. ``save("form.svg")`` or ``save("form.png")`` writes it to a file.
         """
         return plot(self, x, what, phase, others)
 
     def packed(self, size: str, **others: int) -> ClosedForm:
-        """Return the form of a row of packed sequences, each attending only to itself, in the sum of their lengths
-        (``sum_seq`` for the size "seq") and the sum of their squares (``sum_seq_squared``).
+        """Return the form of a row of packed sequences, where each sequence attends only to itself.
 
-        ``others`` fix all other sizes. Raises ClosedFormError if anything but attention grows with the square.
+        For the size "seq", the form has two sizes: ``sum_seq``, the sum of the sequences' lengths, and ``sum_seq_squared``, the sum of the
+        squares of these lengths. ``others`` set all other sizes. Raises ClosedFormError if anything but attention grows with the square.
         """
         if {size, *others} != {*self.sizes}:
-            raise InputError(f"packed() takes one of the sizes {', '.join(self.sizes)}, and numbers for the others")
+            raise InputError(
+                f"packed() takes the name of one of the sizes {', '.join(self.sizes)}, and a number for each of the others"
+            )
         axis = self.sizes.index(size)
         length = self.example[axis]
         point = [others.get(name, length) for name in self.sizes]
@@ -99,8 +105,8 @@ class ClosedForm(SizedCosts):
                 of_each = ATTENTION in op
                 if max(powers, default=0) > (2 if of_each else 1) or (of_each and 0 in powers):
                     raise ClosedFormError(
-                        f"no form of packed sequences: {op} in {path or 'the model'} ({phase}) is no attention to each "
-                        f"sequence by itself, and grows with a power of {size} that the sums do not give"
+                        f"no form of packed sequences: the cost of {op} in {path or 'the model'} ({phase}) cannot be "
+                        f"calculated from sum_{size} and sum_{size}_squared"
                     )
                 costs[key] = {((0, 0), (1, 0), (0, 1))[power]: each for power, each in powers.items()}
             cells[what].append(Cell((Range(1, None), Range(1, None)), costs))

@@ -1,4 +1,4 @@
-"""Count the steps of ``generate()`` one by one: call the model as ``generate()`` does, with the cache of that step."""
+"""Count single steps of ``generate()``: call the model as ``generate()`` does, with the cache that this step would have."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from .repeated_layers import RepeatedLayers
 from .weights import weights_read
 
 CACHES = ("cache", "past_key_values", "cache_params", "state")
-"""Names of a forward's parameter for the cache of earlier tokens, and of the cache in its output."""
+"""Names that models use for the cache of earlier tokens, both as a parameter of forward and as a field of the output."""
 
 FEW = 3
-"""Up to this many steps all are counted."""
+"""If there are at most this many steps, every step is counted."""
 MORE_THAN_ONE = 2
 STEP = ("forward", "", "")
-"""The key of a step's costs in fits."""
+"""The key under which a fit stores the costs of a step."""
 
 
 class StepCosts(NamedTuple):
-    """The costs of a step: FLOPs for the requested ``attention``, and MACs with only the attention pairs that the mask leaves."""
+    """The costs of a step. ``flops`` follow the requested ``attention``. ``least_macs`` include only the attention pairs that the mask leaves."""
 
     flops: int
     least_macs: int
@@ -70,7 +70,7 @@ class Steps:
         self._short_writes: frozenset[Any] | None = None
 
     def run(self, tokens: int, past: int = 0) -> Report:
-        """Return the count of a call with ``tokens`` tokens of each sequence, after ``past`` others."""
+        """Return the count of a call with ``tokens`` new tokens per sequence, after ``past`` tokens in the cache."""
         if (tokens, past) not in self._reports:
             report = self._counted(self._inputs(tokens, past), "exact")
             self._writes[tokens, past] = self._keep(past + tokens)
@@ -79,7 +79,7 @@ class Steps:
         return self._asked[tokens, past]
 
     def least_macs(self, tokens: int, past: int = 0) -> int:
-        """Return the MACs of a call, in attention only for the pairs that its mask leaves, as far as these are known."""
+        """Return the MACs of a call. Attention includes only the pairs that the mask leaves, if these pairs are known."""
         self.run(tokens, past)
         return self._reports[tokens, past].total_macs
 
@@ -90,8 +90,10 @@ class Steps:
         return self._bytes[past]
 
     def weight_bytes(self, tokens: int, past: int = 0) -> int:
-        """Return the least bytes of weights that a call reads, each once: only the rows it reads of a table, and only one token's
-        experts."""
+        """Return the smallest number of weight bytes that a call can read.
+
+        A call reads each weight once. Of an embedding table, it reads only the looked-up rows, and of all experts, only those of one token.
+        """
         report = self.run(tokens, past)
         experts = Experts(report, self.batch * tokens)
         read: dict[int, int] = {}
@@ -103,34 +105,34 @@ class Steps:
 
     @cached_property
     def model_bytes(self) -> int:
-        """The bytes of all parameters, each once."""
+        """The bytes of all parameters. A shared parameter counts once."""
         return sum(nbytes(spec_of(parameter)) for _, parameter in named_parameters(self._model))
 
     @cached_property
     def _parameters(self) -> dict[str, int]:
-        """The identity of each parameter by its path; a shared parameter has several paths."""
+        """The ``id()`` of the parameter at each path. A shared parameter has several paths."""
         return {path: id(each) for path, each in named_parameters(self._model, each_once=False)}
 
     @cached_property
     def dtype(self) -> str:
-        """The dtype of the largest product in the first counted call."""
+        """The dtype of the operation with the most MACs in the first counted call of the model."""
         report = next(iter(self._reports.values()), None) or self.run(1)
         return compute_dtype(max(report.counted, key=lambda each: each.macs).call)
 
     def costs_along(self, pasts: range) -> list[StepCosts]:
-        """Return the costs of a step of one token after each of these numbers of tokens."""
+        """Return the costs of decode steps. Each number in ``pasts`` is the number of tokens in the cache before a step."""
         if len(pasts) <= FEW:
             return [self._step_costs(past) for past in pasts]
         ends = pasts[0], pasts[-1]
         asked = [self.run(1, past).counted for past in ends]
         exact = [self._reports[1, past].counted for past in ends]
         layers = RepeatedLayers(self._model, [*asked, *exact])
-        # A sliding window ends a piece of the costs where it ends a piece of the cache size, which is found without a run.
+        # Costs and cache size change at the same lengths, e.g. at the end of a sliding window. The cache size is found without a run.
         likely = [piece.last for piece in _along(self._cache_size, pasts)[1]]
         if layers:
             short = cache(lambda past: self._short_costs(layers, past))
             along, pieces = _along(short, pasts, likely)
-            # A full run at the end of each piece confirms that the skipped layers do what the others do.
+            # A full run at the end of each piece confirms that the skipped layers cost as much as assumed.
             if all(short(at) == self._step_costs(at) for at in {*ends, *(piece.last for piece in pieces)}):
                 return [StepCosts(*costs) for costs in along]
         return [StepCosts(*costs) for costs in _along(self._step_costs, pasts, likely)[0]]
@@ -139,7 +141,7 @@ class Steps:
         return StepCosts(self.run(1, past).total_flops, self.least_macs(1, past))
 
     def _short_costs(self, layers: RepeatedLayers, past: int) -> StepCosts:
-        """Return the costs of a step from a run without repeated layers; negative costs if the run needs them."""
+        """Return the costs of a step from a run without repeated layers; -1 for both costs if the model cannot run without these layers."""
         inputs = (
             self._inputs(1, past) if self._short_writes is None else self._inputs_of(1, past, self._short_cache(past))
         )
@@ -147,7 +149,7 @@ class Steps:
             with layers.left_out():
                 report = self._counted(inputs, "exact")
             self._short_writes = frozenset(write.plain for write in self._kept[-1][1])
-        except FxflopsError:  # a full run shows whether the model itself raises
+        except FxflopsError:  # a full run will show whether the model also raises with all its layers
             return StepCosts(-1, -1)
         finally:
             self._kept.clear()
@@ -158,7 +160,7 @@ class Steps:
         )
 
     def cache_along(self, pasts: range) -> list[int]:
-        """Return the bytes of the whole batch's cache after each number of tokens."""
+        """Return the bytes of the whole batch's cache for each number of tokens in ``pasts``."""
         return [size for (size,) in _along(self._cache_size, pasts)[0]]
 
     def _cache_size(self, past: int) -> tuple[int]:
@@ -177,7 +179,7 @@ class Steps:
         return {name: value for name, value in wanted.items() if name in self._names} | {self._cache: cache}
 
     def _new_cache(self) -> Any:
-        """Return the cache that generate() begins with; None if the model makes its own."""
+        """Return the empty cache with which generate() starts; None if the model creates the cache itself."""
         from transformers import DynamicCache
 
         takes_any = getattr(self._model.model, "_supports_default_dynamic_cache", lambda: True)()
@@ -187,7 +189,7 @@ class Steps:
         return counted(self._model, kwargs=inputs, attention=attention, mode="eval", lessons=self._lessons)
 
     def _cache_after(self, past: int) -> Any:
-        """Return a cache after ``past`` tokens, which the caller may change."""
+        """Return a new copy of the cache after ``past`` tokens. The caller may change the copy."""
         if past not in self._caches and self._is_constant():
             return copy_on_meta(next(iter(self._caches.values())))
         if past not in self._caches and (cache := self._written(past)) is not None:
@@ -197,20 +199,22 @@ class Steps:
             inputs = self._inputs(past, 0).items()
             shapes = {key: copy_on_meta(each) if key.endswith("_ids") else each for key, each in inputs}
             try:
-                # Everything on meta: the values of masks grow with the square of the tokens.
+                # Run with all inputs on meta: with real inputs, a mask needs memory that grows with the square of the tokens.
                 self._counted(shapes, "dense")
-            except FxflopsError:  # the model reads values; run again with a new cache
+            except FxflopsError:  # the model reads values of its inputs: run again with real inputs and a new cache
                 self._counted(self._inputs(past, 0), "dense")
             self._keep(past)
         return copy_on_meta(self._caches[past])
 
     def _written(self, past: int) -> Any:
-        """Return the cache after ``past`` tokens from the writes of a prompt and the step after it; None unless these writes reproduce the
-        caches that both left."""
+        """Return the cache after ``past`` tokens, built from the recorded writes of a prompt and of the step after this prompt.
+
+        Return None if the recorded writes do not reproduce the caches that the prompt and the step really left.
+        """
         if self._can_be_written is False:
             return None
         if (1, 1) in self._writes and past > MORE_THAN_ONE:
-            # A prompt of one token does not show which sizes depend on the number of tokens.
+            # With a prompt of one token, a dimension of size 1 may or may not be the number of tokens: record two tokens.
             self.run(MORE_THAN_ONE)
             self.run(1, MORE_THAN_ONE)
         tokens = self._tokens_written
@@ -222,17 +226,17 @@ class Steps:
         return self._cache_of_writes(past) if self._can_be_written else None
 
     def _short_cache(self, past: int) -> Any:
-        """Return the cache after ``past`` tokens, if possible with only the writes of a run without repeated layers."""
+        """Return the cache after ``past`` tokens. If possible, only the layers that run without repeated layers have entries."""
         made = self._cache_of_writes(past, self._short_writes) if self._can_be_written else None
         return self._cache_after(past) if made is None else made
 
     @property
     def _tokens_written(self) -> int:
-        """The length of a prompt whose writes, and those of the step after it, are recorded; 0 if there is none."""
+        """The length of a prompt for which the writes of the prompt and of the next step are recorded; 0 if there is no such prompt."""
         return next((n for n, past in self._writes if n > 1 and not past and (1, n) in self._writes), 0)
 
     def _cache_of_writes(self, past: int, only: frozenset[Any] | None = None) -> Any:
-        """Return the cache after ``past`` tokens from the recorded writes, or from those in ``only``."""
+        """Return the cache after ``past`` tokens, built from recorded writes. ``only`` limits them to writes with these ``plain`` arguments."""
         tokens = self._tokens_written
         prompt, step = self._writes[tokens, 0], self._writes[1, tokens]
         if only is not None and len(prompt) == len(step):
@@ -241,14 +245,16 @@ class Steps:
         return written(self._new_cache(), prompt, tokens, step, past)
 
     def _keep(self, past: int) -> list[Write]:
-        """Remember the cache that the last call left, after ``past`` tokens; return its writes into it."""
+        """Store the cache that the last call left as the cache after ``past`` tokens. Return this call's writes to the cache."""
         left: Any
         writes: list[Write]
         left, writes = self._kept[-1]
         self._kept.clear()
         if not tensors_in(left):
             name = type(self._model.model).__name__
-            raise InputError(f"serving() needs a model that keeps a cache between tokens: {name} left an empty one")
+            raise InputError(
+                f"serving() needs a model that keeps a cache between tokens: the cache of {name} stayed empty"
+            )
         self._caches.setdefault(past, left)
         return writes
 
@@ -261,29 +267,33 @@ class Steps:
 
 
 def _bytes_in(cache: Any) -> int:
-    """Return the bytes of a cache's floating-point tensors, without its counters."""
+    """Return the bytes of a cache's floating-point tensors. Integer tensors, e.g. counters of tokens, are left out."""
     return sum(each.numel() * each.dtype.itemsize for each in tensors_in(cache) if each.is_floating_point())
 
 
 def _check_is_served(model: Any, cache: str) -> None:
-    """Raise InputError, with the reason, for a model whose serving cannot be counted."""
+    """Raise InputError if serving() cannot count this model. The message has the reason."""
     name = type(model).__name__
     if not hasattr(model, "generate") or not hasattr(model, "config"):
         raise InputError(f"serving() takes a transformers causal language model, not {name}")
     if model.config.is_encoder_decoder:
-        raise InputError(f"serving() takes decoders alone, and {name} has an encoder; profile() counts its generate()")
+        raise InputError(
+            f"serving() takes models without an encoder, and {name} has one; to count generate() of {name}, use profile()"
+        )
     if not cache:
         raise InputError(
             f"serving() needs a model that keeps a cache between tokens, and the forward of {name} has "
-            f"none of the parameters {', '.join(CACHES)}; profile() counts its generate()"
+            f"none of the parameters {', '.join(CACHES)}; to count generate() of {name}, use profile()"
         )
 
 
 def _along(
     costs: Callable[[int], tuple[int, ...]], lengths: range, likely: Sequence[int] = ()
 ) -> tuple[list[tuple[int, ...]], list[Piece]]:
-    """Return the costs at each of the lengths, counted at a few that determine the others, and the pieces of the lengths, which may
-    end near the ``likely`` lengths."""
+    """Return the costs at each length, and the pieces of ``lengths`` in which the costs are polynomials.
+
+    Only a few lengths are counted; the polynomials give the costs at all others. Pieces are expected to end near the ``likely`` lengths.
+    """
     if not lengths:
         return [], []
     at = cache(lambda length: {STEP: costs(length)})
@@ -292,9 +302,9 @@ def _along(
 
 
 class KeepsCache(nn.Module):
-    """A model that after each call passes ``keep`` a copy of its cache (its own if it is given None) and the call's writes into it.
+    """A wrapper of a model. After each call, it passes a copy of the model's cache and the call's writes to the function ``keep``.
 
-    The copy is needed because a count restores the cache itself.
+    If the caller passes no cache, the copy is of the cache in the model's output. A copy is needed because a count restores the original.
     """
 
     def __init__(self, model: nn.Module, cache: str, keep: Callable[[tuple[Any, list[Write]]], None]) -> None:
@@ -308,15 +318,15 @@ class KeepsCache(nn.Module):
         with noted(inputs[self.cache], writes):
             out = self.model(**inputs)
         kept = inputs[self.cache]
-        if kept is None:  # the model made it
+        if kept is None:  # the model created the cache itself
             kept = next((out[name] for name in (self.cache, *CACHES) if name in out), None)
-        with DisableTorchFunction(), disable_current_modes():  # the copy is not part of the model's run
+        with DisableTorchFunction(), disable_current_modes():  # do not count the copying as work of the model
             self.keep((copy_on_meta(kept), writes))
         return out
 
 
 def on_meta(model: nn.Module) -> nn.Module:
-    """Return a copy of a model whose floating-point parameters and buffers are on meta, so nothing is allocated for them."""
+    """Return a copy of a model, with floating-point parameters and buffers on meta, where they need no memory."""
     memo: dict[int, Any] = {}
     for tensor in state_tensors(model):
         if tensor.is_floating_point():

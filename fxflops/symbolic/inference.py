@@ -1,4 +1,4 @@
-"""``serving``: the cost of serving a language model, token by token, with lower bounds and predictions of the time on a device."""
+"""``serving``: the cost of serving a language model, token by token. For a device, times are bounded from below and predicted."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from ..units import amount, seconds, size
 from .generation import Steps
 
 MUCH = 0.1
-"""Copies of the cache are mentioned above this share of a predicted time."""
+"""If copies of the cache take more than this share of the predicted time of a token, the output says so."""
 TAKES = "it takes prompt, new_tokens, batch, device, attention, draft, draft_tokens, acceptance"
 
 
 @dataclass(frozen=True, slots=True)
 class Speculative:
-    """Speculative decoding: a draft model proposes tokens, and the model accepts each with a probability.
+    """Speculative decoding: in each round, a draft model proposes tokens, and the model accepts each token with a probability.
 
-    ``tokens`` is the expected number of tokens per round, 1 + a + ... + a^n for n proposed tokens and an acceptance of a
-    (https://arxiv.org/abs/2211.17192, equation 1). ``flops`` are the FLOPs of a round after the prompt, of draft and model, for
-    the whole batch. ``per_token_seconds`` is a lower bound, None without a device.
+    ``tokens`` is the expected number of tokens per round: 1 + a + ... + a^n, where n is the number of proposed tokens and a is the
+    ``acceptance`` (https://arxiv.org/abs/2211.17192, equation 1). ``flops`` are the FLOPs of the first round after the prompt, for the
+    draft and the model together, and for the whole batch. ``per_token_seconds`` is a lower bound; None without a device.
     """
 
     draft: str
@@ -41,30 +41,38 @@ class Speculative:
     per_token_seconds: float | None = None
 
     def __str__(self) -> str:
-        time = "" if self.per_token_seconds is None else f", at least {seconds(self.per_token_seconds)} an output token"
+        time = (
+            "" if self.per_token_seconds is None else f"; at least {seconds(self.per_token_seconds)} per output token"
+        )
         return (
-            f"speculative  {self.draft} proposes {self.draft_tokens}, {self.acceptance:.0%} accepted: {self.tokens:.2f} tokens "
-            f"a round of {amount(self.flops, 'FLOPs')}{time}"
+            f"speculative  {self.draft} proposes {self.draft_tokens} tokens a round, {self.acceptance:.0%} accepted: "
+            f"{self.tokens:.2f} output tokens and {amount(self.flops, 'FLOPs')} a round{time}"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """The cost of serving a batch of prompts. Times are lower bounds, None without a device. ``predicted`` times come from
-    :meth:`Report.predict`, for the whole batch in one process: the prefill, and the mean of the first and the last decode step. They are
-    None if neither the device's kernels nor those of a similar one were measured.
+    """The cost of serving a batch of prompts.
 
-    ``step_flops`` and ``step_bytes`` have an entry for each decode step, one fewer than new tokens: the prefill gives the first
-    token. Bytes are the least to be moved: the weights once (``weight_bytes`` in a decode step, with one token's experts), and the
-    cache before the step, which stops growing at the window in layers with a sliding window. ``cache_bytes`` is the cache of the
-    whole batch after the last step; ``cache_bytes_per_token`` is the growth per sequence with the first token after the prompt,
-    ``last_cache_bytes_per_token`` with the last one. ``per_token_seconds`` is the mean over the decode steps, None if there are none.
+    ``first_token_seconds`` and ``per_token_seconds`` are lower bounds; None without a device. ``per_token_seconds`` is the mean over the
+    decode steps; None if there are no decode steps. ``prefill_binds`` and ``decode_binds`` say what sets the lower bound: "compute" or
+    "memory".
 
-    ``model_bytes`` counts all weights, with all experts. ``prefill_binds`` and ``decode_binds`` are "compute" or "memory", whichever
-    gives the lower bound. ``predicted_error`` is the mean error of predictions for single kernels of a decode step, and
-    ``predicted_copy_seconds`` the part of the predicted time per output token in which ``generate()`` copies its cache.
+    ``predicted_first_token_seconds`` and ``predicted_per_token_seconds`` come from :meth:`Report.predict`, for the whole batch in one
+    process. The first predicts the prefill. The second is the mean for the first and the last decode step. Both are None if no kernels of
+    the device or of a similar device were measured. ``predicted_error`` is the mean error of predictions for single kernels of a decode
+    step. ``predicted_copy_seconds`` is the part of ``predicted_per_token_seconds`` in which ``generate()`` copies its cache.
 
-    ``dtype`` is the dtype of the largest product. FLOPs follow ``attention``; times count only the pairs that masks leave ("exact"), if known.
+    ``step_flops`` and ``step_bytes`` have one entry per decode step. There is one step fewer than new tokens, because the prefill gives
+    the first token. ``prefill_bytes`` and ``step_bytes`` are the smallest number of bytes to move: the weights once, plus the cache. A
+    decode step reads ``weight_bytes`` of weights, with the experts of one token. ``model_bytes`` are all weights, with all experts.
+
+    ``cache_bytes`` is the cache of the whole batch after the last step. In layers with a sliding window, the cache stops growing at the
+    window. ``cache_bytes_per_token`` is the growth per sequence for the first token after the prompt, ``last_cache_bytes_per_token`` the
+    growth for the last token.
+
+    ``dtype`` is the dtype of the largest product. FLOPs follow ``attention``. Times always include only the attention pairs that the masks
+    leave ("exact"), if these pairs are known.
     """
 
     model: str
@@ -104,22 +112,22 @@ class Serving:
         return self.model_bytes + self.cache_bytes
 
     def _fit(self) -> str:
-        """Say whether weights and cache fit into the device's memory."""
+        """Return the words that say whether weights and cache fit into the device's memory."""
         if self.device is None or self.device.memory is None:
             return ""
         fits = "fit" if self.memory_bytes <= self.device.memory else "do NOT fit"
         return f": {fits} into the {size(self.device.memory)} of {self.device.name}"
 
     def _each(self, taken: float | None, binds: str = "") -> str:
-        """Return the line for an output token, with the rate of the whole batch."""
+        """Return the line with the time per output token, and the tokens per second of the whole batch."""
         rate = f", {self.batch / taken:,.0f} tokens/s" if taken else ""
         return f"  output token  {seconds(taken)}{rate}{f', limited by {binds}' * bool(binds)}"
 
     def _not_predicted(self, name: str) -> str:
-        return f"not predicted: no kernel of {name}, nor of a card like it, was measured (fxflops.calibrate() measures one)"
+        return f"not predicted: no kernels of {name} or of a similar card were measured; fxflops.calibrate() measures them on the card"
 
     def _trust(self) -> list[str]:
-        """Return the lines on how far to trust the predicted times."""
+        """Return the lines with the error of the predicted times, and with the time of cache copies if this is a large part."""
         error = (
             "unknown" if self.predicted_error is None else f"{self.predicted_error:.1%} on average for single kernels"
         )
@@ -127,20 +135,20 @@ class Serving:
         copied = self.predicted_copy_seconds
         if copied > MUCH * (self.predicted_per_token_seconds or 0.0):
             lines.append(
-                f"  of a token    {seconds(copied)} are copies of the cache, which generate() makes and servers avoid; "
-                f"{seconds((self.predicted_per_token_seconds or 0.0) - copied)} without them"
+                f"  cache copies  {seconds(copied)} of an output token: generate() copies the cache, servers do not; "
+                f"{seconds((self.predicted_per_token_seconds or 0.0) - copied)} without copies"
             )
         return lines
 
     def _request(self, first: float | None, each: float | None) -> list[str]:
-        """Return the line for all tokens of the batch, one after the other; none if there is only the first."""
+        """Return the line with the time of a whole request: the first token, then every decode step. Return [] if a time is None."""
         if first is None or each is None:
             return []
         return [f"  request       {seconds(first + len(self.step_flops) * each)}"]
 
     def __str__(self) -> str:
         last = self.last_cache_bytes_per_token
-        later = f", {size(last)} in the end" if last != self.cache_bytes_per_token else ""
+        later = f", {size(last)} for the last token" if last != self.cache_bytes_per_token else ""
         lines = [
             f"{self.model}   {f'{self.dtype}, ' * bool(self.dtype)}batch {self.batch}, prompt {self.prompt:,}, new tokens {self.new_tokens:,}",
             f"prefill      {amount(self.prefill_flops, 'FLOPs')} (attention {self.attention}), at least {size(self.prefill_bytes)} moved",
@@ -160,7 +168,7 @@ class Serving:
                 lines.append(self._not_predicted(self.device.name))
         if self.predicted_first_token_seconds is not None:
             lines += [
-                "predicted, as a CUDA graph (docs/prediction.md)",
+                "predicted, if run as a CUDA graph (docs/prediction.md)",
                 f"  first token   {seconds(self.predicted_first_token_seconds)}",
                 self._each(self.predicted_per_token_seconds),
                 *self._request(self.predicted_first_token_seconds, self.predicted_per_token_seconds),
@@ -184,27 +192,29 @@ def serving(
 ) -> Serving:
     """Return the cost of ``generate()`` for a transformers causal language model, from counts on meta.
 
-    The model is called as ``generate()`` calls it: a prefill that makes the last token's logits, then steps of one token
-    with the cache. Choosing a token by its logits is not included.
+    The model is called as ``generate()`` calls it. The prefill computes the logits of the last token of the prompt. Then each decode step
+    computes one token and uses the cache. Choosing the next token from the logits is not included.
 
     Args:
-        prompt, new_tokens, batch: tokens in each prompt, tokens to generate after it, and the number of sequences.
-        device: a name or a Device, for the bounds on times; "auto" is the model's device.
-        attention: as for :func:`fxflops.count`, for the FLOPs. The bounds count only the pairs that a mask leaves.
-        draft, draft_tokens, acceptance: for speculative decoding, the draft model, the number of tokens it proposes at a time, and
-            the probability that one of them is accepted.
+        prompt: the number of tokens in each prompt.
+        new_tokens: the number of tokens to generate after each prompt.
+        batch: the number of sequences.
+        device: the name of a device or a Device, for bounds on times; "auto" means the model's own device.
+        attention: the rule for the FLOPs of attention, as for :func:`fxflops.count`. The bounds on times do not depend on this argument.
+        draft, draft_tokens, acceptance: for speculative decoding, the draft model, the number of tokens that the draft model proposes per
+            round, and the probability that a proposed token is accepted.
 
-    Times are lower bounds, with predictions if kernels of the device or of a similar one were measured. Real servers do not reach the
-    bounds. A bound is the larger of two times: 2 x MACs at the device's peak in the dtype of the largest product, and all bytes of
-    weights and cache, moved once, at its bandwidth.
+    Times are lower bounds that real servers do not reach. A lower bound is the larger of two times: the time of 2 x MACs at the device's peak
+    for the dtype of the largest product, and the time to move all weights and the cache once at the device's bandwidth. The result also
+    has predicted times if kernels of the device or of a similar device were measured.
 
-    Raises InputError for a model that keeps nothing between tokens, and for numbers out of range.
+    Raises InputError for a model that keeps no cache between tokens, and for numbers out of range.
     """
     if unknown:
         raise unknown_arguments("serving", unknown, serving.__kwdefaults__ or (), TAKES)
     if min(prompt, new_tokens, batch, draft_tokens) < 1 or not 0 <= acceptance <= 1:
         raise InputError(
-            "serving() needs prompt, new_tokens, batch, draft_tokens of 1 or more, and acceptance from 0 to 1"
+            "serving(): prompt, new_tokens, batch and draft_tokens must be 1 or more, and acceptance must be from 0 to 1"
         )
     with earlier_objects_frozen():
         return _serving(model, prompt, new_tokens, batch, device, attention, draft, draft_tokens, acceptance)
@@ -221,14 +231,15 @@ def _serving(
     draft_tokens: int,
     acceptance: float,
 ) -> Serving:
-    """Do the work of :func:`serving`, for arguments that are in range."""
+    """Return the result of :func:`serving`, for arguments that are already checked."""
     steps = Steps(model, batch, attention)
     prefill = steps.run(prompt)
     on = None if device is None else device_for(device, steps.place, [steps.dtype])[0]
     pasts = range(prompt, prompt + new_tokens - 1)
     decode = steps.costs_along(pasts)
     weights = steps.weight_bytes(1, prompt)
-    # The cache after the prompt and after each decode step; without a step, after a token that is not generated.
+    # The sizes of the cache after the prompt and after each decode step. If there are no decode steps, one step more is
+    # assumed, to show how much the cache grows with a token.
     held = steps.cache_along(range(prompt, max(pasts.stop, prompt + 1) + 1))
     grown = [(after - before) // batch for before, after in pairwise(held)]
     moved = [weights + found for _, found in zip(pasts, held, strict=False)]
@@ -267,10 +278,11 @@ def _serving(
 
 @contextmanager
 def earlier_objects_frozen() -> Iterator[None]:
-    """Let the garbage collector scan only objects made in the block.
+    """Let the garbage collector scan only objects created in this block.
 
-    The block makes many counts, and collections that scan everything torch and transformers import take a fifth of the time.
-    If the user has frozen objects, nothing is frozen here, since unfreezing would include theirs.
+    serving() makes many counts. Without this function, the garbage collector would take a fifth of the time, because it would scan all
+    objects that torch and transformers create on import. If the user has already frozen objects, this function freezes nothing, because
+    gc.unfreeze() would also unfreeze the user's objects.
     """
     is_ours = not gc.get_freeze_count()
     if is_ours:
@@ -283,7 +295,7 @@ def earlier_objects_frozen() -> Iterator[None]:
 
 
 def _predictions(on: Device | None, calls: list[Report]) -> list[Prediction]:
-    """Return the predictions for counted calls; none without a device, or if none of its kernels is calibrated."""
+    """Return the predictions for counted calls; [] if there is no device or if no kernels of the device are calibrated."""
     predictions = [] if on is None else [report.predict(on) for report in calls]
     return predictions if all(prediction.families for prediction in predictions) else []
 
@@ -293,7 +305,7 @@ def _mean(predictions: list[Prediction]) -> float | None:
 
 
 def _copies(prediction: Prediction) -> float:
-    """Return the seconds in which a step copies its cache to add a token."""
+    """Return the predicted seconds that a step spends on copying the cache when it adds a token."""
     return sum(row.seconds for row in prediction.rows if row.op == "cat")
 
 
@@ -302,7 +314,7 @@ def _speculative(
 ) -> Speculative:
     draft = Steps(model, steps.batch, steps.attention)
     expected = sum(acceptance**i for i in range(tokens + 1))
-    # The draft's steps, and one step of the model that checks all proposed tokens.
+    # A round has one step of the draft for each proposed token, and one step of the model, which checks all proposed tokens.
     rounds = [(draft, 1, tokens), (steps, tokens + 1, 1)]
     flops = sum(times * each.run(n, prompt).total_flops for each, n, times in rounds)
     time = sum(

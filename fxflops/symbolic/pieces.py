@@ -1,7 +1,8 @@
-"""The ranges of one size on which all costs are polynomials, found by counting at few lengths.
+"""Find the ranges of one size in which all costs are polynomials, by counting at few lengths.
 
-A stride or a window rounds: then costs are polynomials only over sizes with the same remainder, whose distance is the period.
-A sliding window, or a skipped block, makes pieces, whose ends are found by bisection.
+If a stride or a window rounds the size, costs are polynomials only over lengths with the same remainder modulo a number, the period. If a
+model behaves differently from some length on, e.g. because of a sliding window, the range has several pieces. The ends of the pieces are
+found by bisection.
 """
 
 from __future__ import annotations
@@ -22,32 +23,35 @@ MAX_PERIOD = 512
 COMMON = 32
 """The period of most convolutional networks."""
 FEW_PIECES = 2
-"""A period with up to this many pieces is accepted at once. More pieces may come from another period that agrees for a while."""
+"""A period with at most this many pieces is accepted at once. More pieces may mean that the true period is another one."""
 MANY = 16
-"""Most pieces on each side of the example's to use, if every period has more than few."""
+"""The largest number of pieces to use on each side of the example's piece, if every period has more than FEW_PIECES pieces."""
 SEVERAL = 1, 2, 3, 4, 6, 12
-"""Multiples of a visible period to try: a factor below 4 shows no pieces of its own."""
+"""Multiples of a visible period to try. A second period below 4 is not visible, because its pieces are too short."""
 SCAN = 200
-"""Consecutive lengths to count if no other period fits: they show periods up to a third of their number."""
+"""The number of consecutive lengths to count if no other period fits. They show periods of up to a third of this number."""
 USUAL = 448, 384, 320, 512
-"""Periods to try if no divisor of the example's length fits: their divisors include the periods of most models."""
+"""Periods to try if no divisor of the example's length fits. The divisors of these periods include the periods of most models."""
 SMALL = 24, 40, 56, 36
-"""Further periods to try if the result is not a common one: they show a stride of 3 in a range with no room for 384."""
+"""More periods to try if the period found so far is uncommon. They show a stride of 3 in a range that is too short for the period 384."""
 PRIMES = 2, 3, 5, 7, 11, 13, 17, 19, 23
 ROUND = 6720, 420, 384, 192, 140, 84, 64, 60, 48, 32, 28, 24, 20, 16, 8, 7, 6, 5, 4, 3, 2
-"""Multiples of these numbers, plus and minus one, are checked, as a model may behave differently there. A multiple of a large
-number is a multiple of all its divisors; the small ones are for ranges with no room."""
+"""A model may behave differently at multiples of these numbers, so these multiples and the lengths next to them are checked.
+
+A multiple of a large number is also a multiple of all its divisors. The small numbers are for ranges without a multiple of a large number.
+"""
 FEW, WINDOW = 8, 64
-"""A piece of fewer lengths may recur: it is searched for at distances up to so many lengths, or at divisors of its first length."""
+"""A piece of at most FEW lengths may recur. It is searched for at all distances up to WINDOW lengths, and at larger distances that divide
+its first length."""
 
 Sample = Mapping[tuple[str, str, str], tuple[int, ...]]
-"""Costs at one point, several numbers under each key. Missing keys cost 0."""
+"""The costs at one point: several numbers for each key. A missing key means that its costs are 0."""
 Costs = Callable[[int], "Sample | None"]
 """The costs at a length; None if the model raises."""
 
 
 class Piece(NamedTuple):
-    """Lengths from ``first`` to ``last`` in steps of the period; ``nodes`` are just enough to determine the polynomials."""
+    """Lengths from ``first`` to ``last`` in steps of the period. The costs at the lengths ``nodes`` determine the polynomials."""
 
     first: int
     last: int
@@ -55,18 +59,18 @@ class Piece(NamedTuple):
 
 
 class Recurrence(NamedTuple):
-    """Lengths at which a model behaves differently than between them: ``length``, and others at this ``distance``."""
+    """Special lengths, at which a model behaves differently than at the lengths between. They start at ``length``, every ``distance``."""
 
     length: int
     distance: int
 
     def allows(self, period: int, example: int) -> bool:
-        """Return whether either all lengths in steps of the period from the example are such lengths, or none."""
+        """Return whether the lengths in steps of ``period`` from the example are either all special or all not special."""
         return period % self.distance == 0 or (example - self.length) % math.gcd(period, self.distance) != 0
 
 
 def columns(samples: Sequence[Sample]) -> dict[tuple[tuple[int, ...], ...], list[tuple[str, str, str]]]:
-    """Group keys with the same numbers in all samples, by these numbers."""
+    """Group the keys that have the same numbers in all samples. Return a dict from these numbers to the keys."""
     found: dict[tuple[tuple[int, ...], ...], list[tuple[str, str, str]]] = {}
     for key in {key: None for sample in samples for key in sample}:
         nothing = next((0,) * len(sample[key]) for sample in samples if key in sample)
@@ -75,10 +79,10 @@ def columns(samples: Sequence[Sample]) -> dict[tuple[tuple[int, ...], ...], list
 
 
 def period_and_pieces(costs: Costs, example: int, low: int, high: int) -> tuple[int, list[Piece]] | None:
-    """Return the least period that splits ``low`` to ``high`` into few pieces, and these pieces.
+    """Return the smallest period that splits ``low`` to ``high`` into few pieces, and these pieces; None if no period does.
 
-    Unless that is period 1, also try the least period with which the example's piece reaches up to ``high``: the form then holds
-    from its first length on. The result that holds for more lengths is returned; None if there is none.
+    If the period is not 1, also try the smallest period with which the example's piece reaches up to ``high``. The form then holds only
+    from the first length of this piece on. Of the two results, return the one that holds for more lengths.
     """
     recurring: list[Recurrence] = []
     pieces = _pieces(costs, example, low, high, 1, recurring)
@@ -98,9 +102,10 @@ def period_and_pieces(costs: Costs, example: int, low: int, high: int) -> tuple[
 
 
 def cover(costs: Costs, low: int, high: int, likely: Sequence[int] = ()) -> list[Piece]:
-    """Return all pieces of ``low`` to ``high``. A piece may be a single length, its only node.
+    """Return the pieces that cover ``low`` to ``high``. If a piece is a single length, this length is its only node.
 
-    ``likely`` are lengths at or next to which a piece may end: they save steps of the bisection and change nothing else.
+    Pieces may end at or next to the ``likely`` lengths. The bisection tries these lengths first, to save steps; the result is the same
+    without them.
     """
     if high - low >= FEW:
         # Usually all costs lie on one line through the ends.
@@ -117,7 +122,7 @@ def cover(costs: Costs, low: int, high: int, likely: Sequence[int] = ()) -> list
 
 
 def values_along(costs: Costs, pieces: Sequence[Piece], key: tuple[str, str, str]) -> list[tuple[int, ...]]:
-    """Return the numbers of a key at each length of the pieces, by the polynomials through the costs at their nodes."""
+    """Return the numbers of a key at each length of the pieces, from the polynomials through the costs at the nodes of each piece."""
     found: list[tuple[int, ...]] = []
     for piece in pieces:
         through = interpolation([piece.nodes])
@@ -128,9 +133,9 @@ def values_along(costs: Costs, pieces: Sequence[Piece], key: tuple[str, str, str
 
 
 def _many(costs: Costs, example: int, low: int, high: int) -> list[Piece]:
-    """Return the example's piece and its consecutive neighbors; none if it is a single length or has no neighbors.
+    """Return the example's piece and the pieces next to it; [] if the example's piece is a single length or has no neighbors.
 
-    A sort has a piece for each power of two.
+    This handles costs with many pieces, such as a sort, which has one piece for each power of two.
     """
     middle = _piece(costs, example, low, high, 1)
     if middle.first == middle.last:
@@ -141,10 +146,10 @@ def _many(costs: Costs, example: int, low: int, high: int) -> list[Piece]:
 
 
 def _distances(costs: Costs, example: int, low: int, high: int) -> list[int]:
-    """Return likely periods: distances between the first lengths of pieces beside the example's.
+    """Return likely periods: the distances between the first lengths of the pieces around the example.
 
-    A model that pads to multiples of a number has a piece of that length for each multiple. Costs that pad to several numbers have
-    their common multiple as period.
+    If a model pads to multiples of n, every piece has n lengths. If a model pads to multiples of several numbers, the period is the least
+    common multiple of these numbers.
     """
     samples = [costs(length) for length in range(example, min(example + FEW, high + 1))]
     distinct = [keys[0] for keys in columns([each for each in samples if each is not None]).values()]
@@ -166,7 +171,7 @@ def _of_key(costs: Costs, key: tuple[str, str, str], length: int) -> Sample | No
 
 
 def _starts(costs: Costs, example: int, low: int, high: int, most: int) -> list[int]:
-    """Return the first lengths of the pieces beside the example's, up to ``most`` on each side."""
+    """Return the first lengths of the example's piece and of up to ``most`` pieces on each side of it."""
     middle = _piece(costs, example, low, high, 1)
     is_single = middle.first == middle.last
     up, _ = _along(costs, middle.last + 1, high, 1, is_single, most)
@@ -176,7 +181,7 @@ def _starts(costs: Costs, example: int, low: int, high: int, most: int) -> list[
 
 
 def _scanned(costs: Costs, example: int, low: int, high: int) -> int:
-    """Return the least period with which the costs of consecutive lengths are polynomials of degree 2; 0 if there is none."""
+    """Return the smallest period for which the costs of consecutive lengths are polynomials of degree 2; 0 if no period fits."""
     first = max(min(example, high - SCAN), low)
     samples = [costs(length) for length in range(first, min(first + SCAN, high + 1))]
     known = [each for each in samples if each is not None]
@@ -196,10 +201,10 @@ def _scanned(costs: Costs, example: int, low: int, high: int) -> int:
 def _least(
     find: Callable[[int], list[Piece] | None], example: int, likely: Sequence[int], recurring: Sequence[Recurrence]
 ) -> tuple[int, list[Piece]] | None:
-    """Return the least period with pieces, and these: a period that fits is divided as long as it still fits with no more
-    pieces.
+    """Return the smallest period for which ``find`` returns pieces, and these pieces.
 
-    ``likely`` periods are tried first. ``recurring`` holds the recurrences found so far; ``find`` may add some.
+    ``likely`` periods are tried first. A period that fits is divided by small primes, as long as the smaller period fits without more
+    pieces. ``recurring`` has the recurrences found so far; ``find`` may append to this list.
     """
     pieces = cache(find)
 
@@ -234,9 +239,10 @@ def _lengths(found: tuple[int, list[Piece]]) -> int:
 def _pieces(
     costs: Costs, example: int, low: int, high: int, period: int, recurring: list[Recurrence]
 ) -> list[Piece] | None:
-    """Split ``low`` to ``high`` into pieces, searching outward from ``example``; add to ``recurring`` if a short piece recurs.
+    """Split ``low`` to ``high`` into pieces, searching outward from ``example``.
 
-    Return None in that case, and if there are too many pieces or none spans several lengths.
+    If a short piece recurs, append its recurrence to ``recurring`` and return None. Also return None if there are too many pieces, or if
+    every piece is a single length.
     """
     middle = _piece(costs, example, low, high, period)
     is_single = middle.first == middle.last
@@ -254,16 +260,16 @@ def _pieces(
 
 
 def _recurrence(costs: Costs, pieces: Sequence[Piece], period: int, is_whole: bool) -> Recurrence | None:
-    """Return how a piece of few lengths recurs within its neighbors, which share one polynomial; None if none recurs.
+    """Return how a short piece recurs between two neighbors with the same polynomial; None if no piece recurs.
 
-    A model that behaves differently at multiples of a number shows such a piece where one of them was counted by chance. If the
-    pieces cover the whole range, it may be the last one.
+    If a model behaves differently at multiples of a number, a short piece appears only where such a multiple was counted by chance. If
+    the pieces cover the whole range, the last piece may be short and recur, too.
     """
     followers = (*pieces[2:], None) if is_whole else pieces[2:]
     for before, few, after in zip(pieces, pieces[1:], followers, strict=False):
         is_few = len(before.nodes) > 1 and few.last - few.first < FEW * period
         if is_few and (after is None or all(agrees(costs, before.nodes, node) for node in after.nodes)):
-            # The next such length may be just outside these two pieces.
+            # The next special length may be just outside the two neighbors.
             first, last = (before.first, few.first) if after is None else (before.first - period, after.last + period)
             far = [d for d in range((WINDOW + 1) * period, MAX_PERIOD + 1, period) if few.first % d == 0]
             for distance in (*range(period, (WINDOW + 1) * period, period), *far):
@@ -275,14 +281,14 @@ def _recurrence(costs: Costs, pieces: Sequence[Piece], period: int, is_whole: bo
 
 
 def _upper_piece(costs: Costs, example: int, low: int, high: int, period: int) -> list[Piece] | None:
-    """Return the piece with the example if it reaches up to ``high`` and has more lengths than determine it."""
+    """Return the piece with the example if it reaches up to ``high`` and has more lengths than the polynomials need as nodes."""
     piece = _piece(costs, example, low, high, period)
     is_long = piece.last - piece.first > len(piece.nodes) * period
     return [piece] if piece.last + period > high and is_long else None
 
 
 def _piece(costs: Costs, example: int, low: int, high: int, period: int) -> Piece:
-    """Return the piece with the example."""
+    """Return the piece that contains the example's length."""
     nodes = _fit(costs, example, high, period) or _fit(costs, example, low, -period) or (example,)
     seen = [*nodes]
     last, first = (_reach(costs, nodes, example, end, step, seen) for end, step in ((high, period), (low, -period)))
@@ -294,7 +300,8 @@ def _along(
 ) -> tuple[list[Piece], bool]:
     """Return the pieces from ``start`` to ``end``, or to where the model raises, and whether these are all pieces.
 
-    The search ends early at more than ``most`` pieces, or at two consecutive single lengths; ``is_single`` describes the piece before.
+    The search stops early if there are more than ``most`` pieces, or if two consecutive pieces are single lengths. ``is_single``: the
+    piece before ``start`` is a single length.
     """
     found: list[Piece] = []
     while (end - start) * step >= 0 and costs(start) is not None:
@@ -309,7 +316,7 @@ def _along(
 
 
 def _fit(costs: Costs, start: int, end: int, step: int) -> tuple[int, ...] | None:
-    """Return the first lengths, one more than the degree of all costs; None if the costs are not polynomials of a low degree."""
+    """Return the first n + 1 lengths, where n is the lowest degree that fits all costs; None if no degree up to MAX_DEGREE fits."""
     for degree in range(1, MAX_DEGREE + 1):
         *nodes, last = [start + i * step for i in range(degree + 2)]
         if (end - last) * step < 0 or any(costs(node) is None for node in nodes):
@@ -322,7 +329,7 @@ def _fit(costs: Costs, start: int, end: int, step: int) -> tuple[int, ...] | Non
 
 
 def agrees(costs: Costs, nodes: Sequence[int], at: int) -> bool:
-    """Return whether the polynomials through the costs at ``nodes`` give the costs at another length."""
+    """Return whether the polynomials through the costs at ``nodes`` also give the costs at the length ``at``."""
     there = costs(at)
     if there is None:
         return False
@@ -337,10 +344,10 @@ def agrees(costs: Costs, nodes: Sequence[int], at: int) -> bool:
 def _reach(
     costs: Costs, nodes: Sequence[int], known: int, end: int, step: int, seen: list[int], likely: Sequence[int] = ()
 ) -> int:
-    """Return the last length, towards ``end``, up to which the polynomials agree: in leaps, then by bisection.
+    """Return the last length, towards ``end``, up to which the polynomials through ``nodes`` give the right costs.
 
-    ``seen`` are lengths where they are known to agree; further ones are added. The bisection first tries ``likely`` lengths and
-    their neighbors.
+    The search leaps ahead to the first wrong length, then bisects. ``seen`` are lengths at which the polynomials were right; the search
+    appends more. The bisection first tries the ``likely`` lengths and the lengths next to them.
     """
     wrong = None
     for at in _leaps(known, end, step, seen):
@@ -358,8 +365,11 @@ def _reach(
 
 
 def _leaps(start: int, end: int, step: int, seen: Sequence[int]) -> list[int]:
-    """Return lengths to check from ``start`` to ``end``: in growing, irregular leaps, and for each kind of length in :data:`ROUND`
-    one more, if neither the leaps nor ``seen`` have one."""
+    """Return lengths to check from ``start`` to ``end``, in growing, irregular leaps.
+
+    For each number in :data:`ROUND`, the result or ``seen`` also has a multiple of the number, one length before a multiple, and one
+    length after a multiple, if the range has such lengths.
+    """
     rng, leap, at = random.Random(0), 1, start
     lengths = range(start + step, end + (1 if step > 0 else -1), step)
     found: list[int] = []

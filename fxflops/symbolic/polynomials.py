@@ -1,4 +1,4 @@
-"""Polynomials with rational coefficients, and interpolation of values on a grid: exact, in Python's own integers."""
+"""Exact polynomials with rational coefficients, and exact interpolation of values on a grid. All arithmetic uses Python integers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 Monomial = tuple[int, ...]
 """The exponent of each variable."""
 Polynomial = Mapping[Monomial, Fraction]
-"""The coefficient of each monomial; none is 0."""
+"""The coefficient of each monomial. Monomials with the coefficient 0 are left out."""
 
 
 def total(polynomials: Iterable[Polynomial]) -> Polynomial:
@@ -25,26 +25,27 @@ def total(polynomials: Iterable[Polynomial]) -> Polynomial:
 
 
 def integral(polynomial: Polynomial) -> tuple[dict[Monomial, int], int]:
-    """Return integer coefficients and their common denominator."""
+    """Return the polynomial's coefficients as integers over a common denominator, and this denominator."""
     denominator = math.lcm(*(each.denominator for each in polynomial.values()))
     return {monomial: int(each * denominator) for monomial, each in polynomial.items()}, denominator
 
 
 def value(polynomial: Polynomial, point: Sequence[int]) -> Fraction:
-    """Return the value at a point."""
+    """Return the polynomial's value at a point."""
     whole, denominator = integral(polynomial)
     return Fraction(sum(each * math.prod(map(pow, point, m)) for m, each in whole.items()), denominator)
 
 
 def fixed(polynomial: Polynomial, variable: int, at: int) -> Polynomial:
-    """Return the polynomial with one variable set to a number; monomials keep an exponent, 0, for it."""
+    """Return the polynomial with one variable set to the number ``at``. In the new monomials, the variable has the exponent 0."""
     return total({(*m[:variable], 0, *m[variable + 1 :]): each * at ** m[variable]} for m, each in polynomial.items())
 
 
 def interpolation(nodes: Sequence[Sequence[int]]) -> Callable[[Sequence[int]], Polynomial]:
-    """Return the function from values on the grid ``product(*nodes)``, in its order, to the polynomial through them.
+    """Return a function that takes values on a grid and returns the polynomial through these values.
 
-    Its degree in each variable is below the number of that variable's nodes.
+    The values are in the order of the grid points ``product(*nodes)``. The degree of the polynomial in a variable is lower than the number
+    of nodes of this variable.
     """
     bases = [_basis(each) for each in nodes]
     monomials = [*product(*(range(len(each)) for each in nodes))]
@@ -67,10 +68,10 @@ def interpolation(nodes: Sequence[Sequence[int]]) -> Callable[[Sequence[int]], P
 
 @lru_cache(4096)
 def extrapolation(nodes: tuple[int, ...], at: int) -> tuple[list[int], int]:
-    """Return integer weights of the values at some lengths, and the divisor of their weighted sum, which is the value at another
-    length of the polynomial through them.
+    """Return integer weights and a divisor, to extrapolate a polynomial from its values at ``nodes`` to its value at ``at``.
 
-    The polynomial itself is not built: its fractions would take most of the time of a comparison.
+    The value at ``at`` is the weighted sum of the values at ``nodes``, divided by the divisor. The polynomial itself is not built, because
+    its fractions would take most of the time of a comparison.
     """
     exact = [
         math.prod((Fraction(at - other, node - other) for other in nodes if other != node), start=Fraction(1))
@@ -81,7 +82,10 @@ def extrapolation(nodes: tuple[int, ...], at: int) -> tuple[list[int], int]:
 
 
 def _basis(nodes: Sequence[int]) -> list[list[Fraction]]:
-    """Return the coefficients, lowest power first, of each polynomial that is 1 at one node and 0 at the others."""
+    """Return the Lagrange basis: for each node, the coefficients of the polynomial that is 1 at this node and 0 at the other nodes.
+
+    The coefficient of the lowest power comes first.
+    """
     rows = []
     for node in nodes:
         row = [Fraction(1)]
@@ -94,9 +98,9 @@ def _basis(nodes: Sequence[int]) -> list[list[Fraction]]:
 
 
 def evaluated(polynomial: Polynomial, sizes: Sequence[Any], largest: Sequence[int]) -> Any:
-    """Return the exact values at arrays of sizes: in 64-bit integers if these hold every term, else in Python's.
+    """Return the exact values of a polynomial at arrays of sizes.
 
-    ``largest`` are the largest sizes in the arrays.
+    The values are 64-bit integers if no term can overflow, otherwise Python integers. ``largest`` has the largest size of each array.
     """
     whole, denominator = integral(polynomial)
     most = sum(abs(each) * math.prod(map(pow, largest, monomial)) for monomial, each in whole.items())
@@ -105,7 +109,7 @@ def evaluated(polynomial: Polynomial, sizes: Sequence[Any], largest: Sequence[in
 
 
 def _by_horner(terms: Mapping[Monomial, int], sizes: Sequence[Any]) -> Any:
-    """Return the sum of the terms by Horner's method: grouped by powers of the first size, highest power first."""
+    """Return the sum of the terms, computed with Horner's method. Terms are grouped by the power of the first size, highest power first."""
     if not sizes:
         return sum(terms.values())
     powers: dict[int, dict[Monomial, int]] = {}

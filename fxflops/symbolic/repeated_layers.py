@@ -1,4 +1,4 @@
-"""Repeated layers of a model: only the first and the last run, and the first counts for those in between."""
+"""Skip repeated layers of a model: only the first and the last layer run, and the cost of the first also stands for the skipped layers."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from ..model.modules import all_modules, modules_of, named_children
 from ..records import Counted, per_operation, typed
 
 FEWEST = 3
-"""The least number of equal layers of which one can be skipped."""
+"""The smallest number of equal layers at which a layer can be skipped, because the first and the last always run."""
 NUMBERS = frozenset({bool, int, float, str, type(None)})
 
 
 class NoFirst(FxflopsError):
-    """Raised if a skipped layer is called before the layer whose result it returns."""
+    """A skipped layer was called before the first layer of its group, whose result the skipped layer returns."""
 
 
 class RepeatedLayers:
-    """Layers of a model's lists that made the same calls at the same costs in each of several counts, and have the same
-    attributes except their own number.
+    """Groups of equal layers in a model's ModuleLists.
 
-    ``times`` maps the path of a layer that runs to the number of layers it counts for; other layers count once.
+    Two layers of a list are equal if they made the same calls with the same costs in every one of ``counts``, and if they have the same
+    attributes. An attribute with the layer's own index is not compared. ``times`` maps the path of each group's first layer to the number
+    of layers that this layer stands for.
     """
 
     def __init__(self, model: nn.Module, counts: Sequence[Sequence[Counted]]) -> None:
@@ -55,7 +56,7 @@ class RepeatedLayers:
 
     @contextmanager
     def left_out(self) -> Iterator[None]:
-        """Replace the layers between the first and the last of a kind by modules that return the first one's result."""
+        """In this block, replace the layers between the first and the last of each group by modules that return the first layer's result."""
         given = [(layers, name, layers[name]) for layers, names in self._groups for name in names[:-1]]
         try:
             for layers, names in self._groups:
@@ -71,7 +72,7 @@ class RepeatedLayers:
                 vars(layer).pop("forward", None)
 
     def number(self, path: str) -> int:
-        """Return the number of layers that a call in the module at this path counts for."""
+        """Return the number of layers for which a call in the module at this path stands."""
         for first, times in self.times.items():
             if path == first or path.startswith(f"{first}."):
                 return times
@@ -89,7 +90,7 @@ def _keeping(layer: Any, out: list[Any]) -> Callable[..., Any]:
 
 
 class LeftOut(nn.Module):
-    """Replaces a layer and has its plain attributes; returns another layer's result, which is in ``out``."""
+    """A module that replaces a layer and copies the layer's plain attributes. Its forward returns ``out[0]``, another layer's result."""
 
     def __init__(self, layer: nn.Module | None, out: list[Any]) -> None:
         super().__init__()
@@ -100,12 +101,12 @@ class LeftOut(nn.Module):
     def forward(self, *_: Any, **__: Any) -> Any:
         out: Any = self.out
         if not out:
-            raise NoFirst("a layer is called before the first one of its kind")
+            raise NoFirst("a skipped layer was called before the first layer of its group")
         return out[0]
 
 
 def _calls_of_layers(counted: Sequence[Counted], path: str) -> dict[str, list[Any]]:
-    """Return the calls of each layer in the list at this path, with their costs, by the layer's name in the list."""
+    """Return the calls of each layer in the ModuleList at this path, with the cost of each call. The keys are the layers' names."""
     found: dict[str, list[Any]] = {}
     start = len(path) + 1
     result = per_operation(lambda each: (each.call.op, each.macs, each.flops, typed(each.call.out)))
@@ -118,8 +119,10 @@ def _calls_of_layers(counted: Sequence[Counted], path: str) -> dict[str, list[An
 
 
 def _structures(layers: Mapping[str, nn.Module]) -> dict[str, Any]:
-    """Return the classes, plain attributes and parameter shapes of each layer and its submodules, by its name in the list, except
-    attributes that number the layers."""
+    """Return the classes, plain attributes and parameter shapes of each layer and its submodules. The keys are the layers' names.
+
+    If an attribute is the layer's own index in every layer, the attribute is left out.
+    """
     found: dict[str, dict[Any, Any]] = {}
     for name, layer in layers.items():
         held = found[name] = {}

@@ -14,7 +14,7 @@ from ..model.pytree import parts, replaced, tensors_in
 
 
 class Size(NamedTuple):
-    """A named size: its length in the example, and the user's least and largest length; None if left open."""
+    """A named size. ``example`` is its length in the example inputs. ``least`` and ``most`` are the user's limits, None for no limit."""
 
     name: str
     example: int
@@ -23,7 +23,7 @@ class Size(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A dimension of a tensor whose length is the function ``of`` of the size ``name``; ``wanted`` is the user's Dim or name for it."""
+    """A dimension of a tensor. Its length is ``of(length of the size name)``. ``wanted`` is the Dim or the name that the user passed."""
 
     dim: int
     name: str
@@ -34,11 +34,12 @@ class Place(NamedTuple):
 class Inputs:
     """The inputs of a model as a function of their named sizes.
 
-    ``dynamic_shapes`` is as for ``torch.export.export``: for each parameter of forward (by name, or in order) the dims
-    that vary, ``{"input_ids": {0: Dim("batch"), 1: Dim("seq", max=4096)}}``. A plain name works as a Dim; ``2 * dim`` is
-    derived from it. For an object with several tensors, such as a KV cache, the dims apply to each of them.
+    ``dynamic_shapes`` is as for ``torch.export.export``: it maps each parameter of forward to the dims that vary, e.g.
+    ``{"input_ids": {0: Dim("batch"), 1: Dim("seq", max=4096)}}``. A sequence in the order of the parameters also works. A plain name can
+    replace a Dim. ``2 * dim`` is a size derived from ``dim``. If an input has several tensors, as a KV cache has, the dims apply to each
+    tensor.
 
-    Raises InputError if a dim has no name, does not exist, or one name has two lengths.
+    Raises InputError if a dim has no name or does not exist, or if one name has two lengths.
     """
 
     def __init__(self, model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None, dynamic_shapes: Any) -> None:
@@ -51,7 +52,7 @@ class Inputs:
             if parameter.kind is parameter.VAR_POSITIONAL and isinstance(dynamic_shapes, (tuple, list)):
                 first = (
                     [*bound].index(name) if name in bound else len(bound)
-                )  # the specs of *args may also follow one after the other
+                )  # the specs of *args may also be listed without a tuple around them
                 rest = dynamic_shapes[first:]
                 if len(rest) != 1 or not isinstance(rest[0], (tuple, list)):
                     dynamic_shapes = (*dynamic_shapes[:first], rest)
@@ -59,24 +60,29 @@ class Inputs:
             dynamic_shapes = dict(zip(bound, dynamic_shapes, strict=False))
         if not isinstance(dynamic_shapes, Mapping):
             wrong = type(dynamic_shapes).__name__
-            raise InputError(f'dynamic_shapes must map inputs to dims, {{"x": {{0: "batch"}}}}, not {wrong}')
+            raise InputError(f'dynamic_shapes must map inputs to dims, e.g. {{"x": {{0: "batch"}}}}; got {wrong}')
         self._places: dict[int, list[Place]] = {}
         found: dict[str, Size] = {}
         for name, spec in dynamic_shapes.items():
             if name not in bound:
                 raise InputError(
-                    f"dynamic_shapes: there is no input {name!r}{did_you_mean(str(name), bound)}; given: {[*bound]}"
+                    f"dynamic_shapes: no input is named {name!r}{did_you_mean(str(name), bound)}; the inputs are {[*bound]}"
                 )
             for tensor, places in _placed(bound[name], spec, str(name)):
                 self._places[id(tensor)] = places
                 for place in places:
                     _enter(found, place, tensor.shape[place.dim], str(name))
         if not found:
-            raise InputError('dynamic_shapes names no size: give a dim a name, {"input_ids": {0: "batch", 1: "seq"}}')
+            raise InputError(
+                'dynamic_shapes names no size; give each dim that varies a name, e.g. {"input_ids": {0: "batch", 1: "seq"}}'
+            )
         self.sizes = tuple(found.values())
 
     def at(self, point: Sequence[int]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return args and kwargs with these sizes, in the order of ``sizes``: the example's tensors, cut or repeated."""
+        """Return args and kwargs in which the example's tensors are cut or repeated to new lengths.
+
+        ``point`` has the new length of each size, in the order of ``sizes``.
+        """
         lengths = dict(zip((size.name for size in self.sizes), point, strict=True))
 
         def resized(tensor: torch.Tensor) -> torch.Tensor:
@@ -91,7 +97,7 @@ class Inputs:
 
 
 def _placed(value: Any, spec: Any, where: str) -> Iterator[tuple[torch.Tensor, list[Place]]]:
-    """Yield each tensor with named sizes in an input, with the places of these sizes."""
+    """Yield each tensor in an input that has dims with named sizes, together with the list of these dims as Places."""
     if spec is None:
         return
     if isinstance(value, torch.Tensor):
@@ -106,7 +112,7 @@ def _placed(value: Any, spec: Any, where: str) -> Iterator[tuple[torch.Tensor, l
         inner = {key: part for (_, key), part in parts(value)}
         for key, part in spec.items() if isinstance(spec, Mapping) else enumerate(spec):
             if key not in inner:
-                raise InputError(f"dynamic_shapes: {where} has no part {key!r}; it has {[*inner]}")
+                raise InputError(f"dynamic_shapes: {where} has no part {key!r}; its parts are {[*inner]}")
             yield from _placed(inner[key], part, f"{where}[{key!r}]")
 
 
@@ -114,25 +120,30 @@ def _place(dim: int, wanted: Any, tensor: torch.Tensor, where: str) -> Iterator[
     if wanted is None or isinstance(wanted, int):
         return
     if not -tensor.ndim <= dim < tensor.ndim:
-        raise InputError(f"dynamic_shapes: {where} has no dim {dim}: its shape is {tuple(tensor.shape)}")
-    root = getattr(wanted, "root", wanted)  # set on a Dim that is derived from another
+        raise InputError(f"dynamic_shapes: {where} of shape {tuple(tensor.shape)} has no dim {dim}")
+    root = getattr(wanted, "root", wanted)  # only a Dim that is derived from another Dim has a root
     name = root if isinstance(root, str) else getattr(root, "__name__", "")
     if not name.isidentifier():
         raise InputError(
-            f"dynamic_shapes: dim {dim} of {where} needs a name, such as Dim('batch') or 'batch', not {wanted!r}"
+            f"dynamic_shapes: dim {dim} of {where} needs a name, such as Dim('batch') or 'batch'; got {wanted!r}"
         )
     yield Place(dim % tensor.ndim, name, getattr(wanted, "fn", int), root)
 
 
 def _enter(found: dict[str, Size], place: Place, length: int, where: str) -> None:
-    """Enter the size of a place with this length in the example; raise InputError if it contradicts an earlier one."""
+    """Add the size of a place to ``found``. ``length`` is the length of the dim in the example.
+
+    Raise InputError if this length contradicts another dim with the same size.
+    """
     known = found.get(place.name)
     fitting = [known.example] if known else range(length + 1)
     example = next((size for size in fitting if place.of(size) == length), None)
     if example is None:
-        other = f"{place.name} is {known.example} elsewhere" if known else f"no {place.name} gives it"
+        other = (
+            f"another dim has {place.name}={known.example}" if known else f"no value of {place.name} gives this length"
+        )
         raise InputError(f"dynamic_shapes: dim {place.dim} of {where} is {length}, but {other}")
     bounds = (getattr(place.wanted, end, None) for end in ("min", "max"))
-    # If no limit is given, torch sets one that is not an int, or is 0 or less.
+    # If the user sets no limit, torch sets it to something that is not an int, or to 0 or less.
     least, most = (int(bound) if isinstance(bound, int) and bound > 0 else None for bound in bounds)
     found[place.name] = known or Size(place.name, example, least, most)

@@ -1,4 +1,4 @@
-"""The weights that a run reads: for tables only the rows that lookups read, for all others the whole."""
+"""The weights that a run reads: only the looked-up rows of a lookup table, and all of every other weight."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from ..roofline.traffic import inputs_of, looked_up
 
 EMBEDDINGS = "embedding", "embedding_bag"
 NOT_READ = "view", "query"
-"""The zero-cost rules of calls that read no element of their arguments."""
+"""Names of zero-cost rules. Calls under these rules read no elements of their arguments."""
 Table = tuple[str, Spec, str]
 """The path of a module, and the shape and dtype of one of its own parameters."""
 
 
 class Weight(NamedTuple):
-    """A parameter of a module in one of its calls. ``taken`` are the bytes of the rows looked up in it, each lookup counted; None
-    if it is read whole."""
+    """A parameter of a module, for one call of the module.
+
+    ``taken`` are the bytes of all rows looked up in the parameter. A row counts once per lookup. ``taken`` is None if the whole parameter
+    is read.
+    """
 
     path: str
     op: str
@@ -28,9 +31,10 @@ class Weight(NamedTuple):
 
 
 def weights_read(report: Report, lookups: Collection[str] = ()) -> Iterator[Weight]:
-    """Yield the parameters of each module call in a forward; ``lookups``, if given, are the only ops assumed to read single rows.
+    """Yield the parameters of each module call in the forward pass.
 
-    The first call of a module gets the rows of all its calls. Parameters of one shape in one module are not distinguished.
+    If ``lookups`` is not empty, only these ops are assumed to read single rows. The rows read by all calls of a module are assigned to the
+    module's first call. If a module has several parameters of the same shape and dtype, they are treated as one table.
     """
     taken = _taken(report, lookups)
     counted = dict.fromkeys(taken, False)
@@ -43,7 +47,7 @@ def weights_read(report: Report, lookups: Collection[str] = ()) -> Iterator[Weig
 
 
 def _taken(report: Report, lookups: Collection[str]) -> dict[Table, int]:
-    """Return the bytes that lookups read from each table that no other call of the same module reads."""
+    """Return the bytes that lookups read from each table. A table that another call of the same module reads whole is left out."""
     calls = [each for each in report.counted if each.call.phase in PARTS["forward"]]
     found: dict[Table, int] = {}
     others: list[Counted] = []
@@ -62,7 +66,11 @@ def _taken(report: Report, lookups: Collection[str]) -> dict[Table, int]:
 
 
 def _whole(counted: Counted) -> list[Spec]:
-    """Return the tensors that a call other than a lookup may read whole: a tensor that is only viewed is read elsewhere."""
+    """Return the tensors that a call other than a lookup may read whole.
+
+    A query reads no tensor. A view counts as reading its argument only if it changes the shape: later calls then have only the new shape in
+    their arguments. If the view keeps the shape, the later calls themselves count as reading the tensor.
+    """
     call, out = counted.call, [*specs_in(counted.call.out)]
     given = [*inputs_of(call), *specs_in(dict(call.settings))]
     return [spec for spec in given if out and spec not in out] if counted.rule in NOT_READ else given

@@ -1,4 +1,4 @@
-"""A closed form written down: as a sympy expression, as Python source, as text, as a chart."""
+"""Write a closed form as a sympy expression, as Python source, as text, or as a chart."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 TOP = 8
 POINTS = 200
-"""Points in each piece of the domain through which a figure is drawn."""
-WHY_NO_POLYNOMIAL = "an operator's costs are none, as those of a sort"
+"""The number of points in each piece of the domain at which a chart is calculated."""
+WHY_NO_POLYNOMIAL = "the costs of some operators, e.g. of a sort, are not polynomials"
 TITLES = {
     "flops": "FLOPs", "macs": "MACs", "activations": "activations", "bytes": "bytes", "param_bytes": "parameter bytes",
     "memory": "bytes at the peak",
@@ -30,7 +30,7 @@ IN_BYTES = ("bytes", "param_bytes", "memory")
 
 
 def expression(sizes: Sequence[str], pieces: Sequence[tuple[Sequence[Range], Polynomial]]) -> Expr:
-    """Return the polynomials as one sympy expression in positive integers; with several pieces, a ``Piecewise``."""
+    """Return one sympy expression for the polynomials of all pieces. If these differ, the expression is a ``Piecewise``."""
     import sympy
 
     symbols = [sympy.Symbol(name, integer=True, positive=True) for name in sizes]
@@ -52,7 +52,7 @@ def expression(sizes: Sequence[str], pieces: Sequence[tuple[Sequence[Range], Pol
 
 
 def _unified(pieces: Sequence[tuple[Sequence[Range], Polynomial]]) -> list[Polynomial]:
-    """Return the polynomials; a single length's is replaced by a neighbour's that is right there, too."""
+    """Return the polynomial of each piece. If a piece is a single length, use a neighbouring piece's polynomial if it is also right there."""
     found = [polynomial for _, polynomial in pieces]
     for axis in range(len(pieces[0][0])):
         for i, (ranges, _) in enumerate(pieces):
@@ -65,7 +65,7 @@ def _unified(pieces: Sequence[tuple[Sequence[Range], Polynomial]]) -> list[Polyn
 
 
 def _conditions(symbols: Sequence[Any], ranges: Sequence[Range]) -> list[Any]:
-    """Return the conditions that distinguish a piece from the others; the period is the same in all."""
+    """Return the conditions that distinguish a piece from the other pieces. They omit the period, which is the same in all pieces."""
     found: list[Any] = []
     for symbol, (first, last, _) in zip(symbols, ranges, strict=True):
         found += [symbol >= first] if first > 1 else []
@@ -74,13 +74,13 @@ def _conditions(symbols: Sequence[Any], ranges: Sequence[Range]) -> list[Any]:
 
 
 def python_function(form: SizedCosts, what: str, phase: str) -> str:
-    """Return the source of a function of the sizes, with its docstring and the check of its domain."""
+    """Return the source of a Python function of the sizes. The function has a docstring, and checks that the sizes are in the domain."""
     title, domain = TITLES[what] + (f", {phase}," if phase != "forward" else ""), form.domain(what)
     lines = [
         f"def {what if phase == 'forward' else f'{phase}_{what}'}({', '.join(form.sizes)}):",
         f'    """Return the {title} of {form.model}: convention {form.convention}, attention {form.attention}.',
         "",
-        f"    It holds for {domain}; otherwise it raises ValueError.",
+        f"    The formula holds for {domain}. For other sizes, the function raises ValueError.",
         '    """',
     ]
     for cell in form.pieces(what):
@@ -109,7 +109,7 @@ def _term(sizes: Sequence[str], monomial: Monomial, coefficient: int) -> str:
 
 
 def text(form: SizedCosts) -> str:
-    """Return the form as lines: its domain, and the totals and operators in the largest piece of the domain."""
+    """Return the form as text: its domain, and the totals and operators in the largest piece of the domain."""
     cell = _largest(form, form.main)
     here = _words(form.sizes, cell.ranges)
     lines = [
@@ -117,7 +117,7 @@ def text(form: SizedCosts) -> str:
         f"holds for    {form.domain()}; checked against count() at {form.checked} held-out points",
     ]
     if len(form.pieces(form.main)) > 1:
-        lines.append(f"{len(form.pieces(form.main))} pieces; the largest: {here}")
+        lines.append(f"{len(form.pieces(form.main))} pieces; shown is the largest: {here}")
     backward = [(f"{phase} FLOPs", "flops", phase) for phase in ("backward", "training") if form.has_backward_flops]
     totals = [("MACs", "macs", "forward"), ("FLOPs", "flops", "forward"), *backward]
     totals += [(TITLES[what], what, "forward") for what in ("activations", "param_bytes", "bytes", "memory")]
@@ -137,7 +137,7 @@ def text(form: SizedCosts) -> str:
 
 
 def _total(form: SizedCosts, shown: Cell, title: str, what: str, phase: str) -> str:
-    """Return the line of a quantity in the piece that is shown, or in a part of it, which is named, if it holds only there."""
+    """Return the line of a quantity in the piece that is shown. If the polynomial holds only in a part of this piece, name the part."""
     cells = form.cells[what]
     whole = [cell for cell in cells if _holds(cell.ranges, shown.ranges)]
     parts = sorted((cell for cell in cells if _holds(shown.ranges, cell.ranges)), key=_points)
@@ -146,7 +146,7 @@ def _total(form: SizedCosts, shown: Cell, title: str, what: str, phase: str) -> 
         line = _line(title, form.sizes, form.polynomial(cell, what, phase))
         return line if whole else f"{line}   ({_words(form.sizes, cell.ranges)})"
     where = f" for {_words(form.sizes, shown.ranges)}" if cells else f" in {', '.join(form.sizes)}"
-    return f"{title:<17} no polynomial{where}: {WHY_NOT.get(what, WHY_NO_POLYNOMIAL)}"
+    return f"{title:<17} not a polynomial{where}: {WHY_NOT.get(what, WHY_NO_POLYNOMIAL)}"
 
 
 def _holds(ranges: Sequence[Range], inside: Sequence[Range]) -> bool:
@@ -182,16 +182,16 @@ def _line(title: str, sizes: Sequence[str], polynomial: Polynomial) -> str:
 
 
 def _readable(sizes: Sequence[str], monomial: Monomial, coefficient: Fraction) -> str:
-    """Return a term with the digits of its coefficient in groups: "1,024 batch seq^2"."""
+    """Return a term as text, with commas in its coefficient, e.g. "1,024 batch seq^2"."""
     factors = [name if n == 1 else f"{name}^{n}" for name, n in zip(sizes, monomial, strict=True) if n]
     number = f"{coefficient.numerator:,}" + (f"/{coefficient.denominator:,}" if coefficient.denominator > 1 else "")
     return " ".join([*([number] if coefficient != 1 or not factors else []), *factors])
 
 
 def plot(form: SizedCosts, x: str, what: str, phase: str, others: Mapping[str, int]) -> Picture:
-    """Return a chart of a quantity over one size, stacked by operator; the largest operators have their own colour."""
+    """Return a chart of a quantity over one size, stacked by operator. Each of the largest operators has its own colour."""
     if x not in form.sizes:
-        raise InputError(f"plot() is over one of the sizes {', '.join(form.sizes)}, not {x!r}")
+        raise InputError(f"plot(): x must be one of the sizes {', '.join(form.sizes)}; got {x!r}")
     axis = form.sizes.index(x)
     at: dict[str, Any] = {**dict(zip(form.sizes, form.example, strict=True)), **others}
     lengths = _plotted(form, what, axis, [at[name] for name in form.sizes])
@@ -211,7 +211,7 @@ def plot(form: SizedCosts, x: str, what: str, phase: str, others: Mapping[str, i
 
 
 def _plotted(form: SizedCosts, what: str, axis: int, point: list[int]) -> list[int]:
-    """Return lengths of a size at which the form holds, with the other sizes as in the point."""
+    """Return lengths of one size at which the form holds, if the other sizes have the lengths in ``point``."""
     found: set[int] = set()
     for cell in form.pieces(what):
         if all(

@@ -470,13 +470,13 @@ def test_arguments_that_do_not_fit(settings: dict[str, Any], message: str) -> No
 @pytest.mark.parametrize(
     ("model", "settings", "message"),
     [
-        (Inputs(), {"input_size": (2, 30)}, r"argument: 'y'\n.* give the shapes as input_size=\[.*input_data=\["),
+        (Inputs(), {"input_size": (2, 30)}, r"argument: 'y'\n.* pass the shapes as input_size=\[.*input_data=\["),
         (
             nn.Linear(4, 3),
             {"input_data": X, "colwidth": 3},
             r"\n  colwidth= goes to forward \(did you mean col_width\?\)$",
         ),
-        (nn.Embedding(9, 4), {"input_size": (2, 7)}, r"token ids: give dtypes=\[torch\.long\]"),
+        (nn.Embedding(9, 4), {"input_size": (2, 7)}, r"token ids: pass dtypes=\[torch\.long\]"),
         (nn.Linear(4, 3).bfloat16(), {"input_size": (1, 4)}, r"\n  pass dtypes=\[torch\.bfloat16\]"),
         (SingleInputNet(), {"input_size": (1, 28, 28)}, r"pass f32\[1,1,28,28\], with input_size or batch_dim=0$"),
         (

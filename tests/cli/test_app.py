@@ -714,11 +714,11 @@ def test_a_library_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> Non
     [
         (None, "a.json", "'a.json' is a directory"),
         (b"\x80\x02", "a.json", "a.json is not JSON: 'utf-8' codec can't decode"),
-        (b"", "a.json", "--save report.json writes a report"),
+        (b"", "a.json", "to save a report, use fxflops run ... --save report.json"),
         (
             b'{"model_type": "vit"}',
             "a.json",
-            "looks like a transformers config; to count its model, use hf:path/to/config.json",
+            "looks like a transformers config; to count a model with this config, use hf:path/to/config.json",
         ),
         (b'{"model_type": ', "hf:a.json", "a.json is not a transformers config: Expecting value"),
         (b"[1, 2]", "hf:a.json", "it has no model_type, such as"),

@@ -52,7 +52,7 @@ def test_a_block_shorter_than_a_sample_has_an_empty_table() -> None:
         torch.ones(2)
     short = fxflops.Report.from_dict({**p.report.to_dict(), "lines": []})
     assert short.by_line().to_dicts() == []
-    assert "too short for a sample" in str(short)
+    assert "too short to sample lines of code" in str(short)
 
 
 def test_without_samples_there_is_no_table() -> None:

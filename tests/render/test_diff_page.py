@@ -37,7 +37,7 @@ def test_the_conclusion_names_what_differs_and_where_most() -> None:
         == "b compared with a: FLOPs 4.00x, params +7; most in a.<b>, +1.20 k"
     )
     assert compared(TOTALS[1:2], {}) == "b compared with a: MACs 4.00x"
-    assert compared(TOTALS[3:], {}) == "no difference in the figures that both reports have"
+    assert compared(TOTALS[3:], {}) == "no difference in the numbers that both reports have"
 
 
 def test_names_are_escaped_and_the_title_is_the_users() -> None:
@@ -53,6 +53,6 @@ def test_names_are_escaped_and_the_title_is_the_users() -> None:
 def test_the_smallest_differences_are_counted() -> None:
     rows = [Compared((f"m{i}", "1", "2", "+1", "2.00x"), 1, 2) for i in range(MOST_ROWS + 2)]
     text = diff_page("", "a", "b", [], {"FLOPs by module": rows})
-    assert "2 more differ by less." in text
+    assert "2 more rows differ by less." in text
     assert f"m{MOST_ROWS - 1}<" in text
     assert f"m{MOST_ROWS}<" not in text

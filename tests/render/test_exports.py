@@ -164,7 +164,7 @@ def test_with_a_path_it_writes_that_file(form: str, tmp_path: Path) -> None:
 def test_select() -> None:
     assert TABLE.select("op", sort_by="flops", top=2).rows == (("linear",), ("a|b",))
     assert TABLE.select(["time", "op"], sort_by="time").rows == ((0.5, "linear"), (1e-9, "a|b"), (None, "scan"))
-    with pytest.raises(InputError, match=r"no column 'bytes': one of op, flops, seconds \(time\)"):
+    with pytest.raises(InputError, match=r"no column 'bytes'; expected some of op, flops, seconds \(time\)"):
         TABLE.select(sort_by="bytes")
 
 
@@ -202,7 +202,7 @@ def test_a_key_that_is_not_there() -> None:
 
 def test_columns_go_by_what_stands_above_them_too() -> None:
     with pytest.raises(
-        InputError, match=r"no column 'tiem' \(did you mean time\?\): one of op, flops, seconds \(time\)"
+        InputError, match=r"no column 'tiem' \(did you mean time\?\); expected some of op, flops, seconds \(time\)"
     ):
         TABLE.select("tiem")
 
@@ -230,7 +230,7 @@ def test_the_time_of_the_host_is_explained() -> None:
     model, x = nn.Sequential(nn.Linear(4, 3)), torch.randn(2, 4)
     with profile(model) as p:
         model(x)
-    said = "(host): time between the operations, in Python and in torch on the way to a kernel and back"
+    said = "(host): time between the operations, in Python and in torch before and after a kernel"
     assert str(p.report.by_operator()).count(said) == 1
 
 
@@ -244,7 +244,7 @@ def test_operations_in_run_order() -> None:
     ]
     assert sum(row["flops"] for row in rows) == report.total_flops
     assert sum(row["seconds"] for row in rows) == pytest.approx(report.total_time)
-    said = "(no op): time outside all operations, e.g. of an input, an index into a tuple, or a shape query"
+    said = "(no op): time outside all operations, e.g. for an input, an index into a tuple, or a shape query"
     for text in (
         str(report.table),
         str(report.by_operator()),

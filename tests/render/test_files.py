@@ -33,7 +33,7 @@ def test_a_folder_that_is_not_there_is_named(what: str, tmp_path: Path) -> None:
     folder = tmp_path / "not" / "there"
     if what == "bytes":
         pytest.importorskip("resvg_py")
-    said = f"cannot write {str(folder / 'r.json')!r}: there is no folder {str(folder)!r}; make it"
+    said = f"cannot write {str(folder / 'r.json')!r}: the folder {str(folder)!r} does not exist; create it"
     with pytest.raises(fxflops.InputError, match=re.escape(said)) as raised:
         WRITERS[what](folder / "r.json")
     assert isinstance(raised.value, FileNotFoundError)

@@ -62,10 +62,10 @@ def test_phases_are_named_where_they_begin() -> None:
 
 def test_the_note_says_what_the_chart_does_not() -> None:
     assert memory_note(timeline(300, 0)) == (
-        "The same throughout: params 600 B. The area shows what is alive after each call; inside a call it may be more, as at the peak. "
+        "Constant during the run: params 600 B. The area shows the memory after each call. During a call, memory can be higher, as it is at the peak. "
         "Source: predicted."
     )
-    assert "states drawn" in memory_note(timeline(*range(5000), peak=6000))
+    assert "states are drawn" in memory_note(timeline(*range(5000), peak=6000))
 
 
 def test_owners_are_rows_and_the_smallest_are_one() -> None:

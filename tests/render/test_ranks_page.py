@@ -40,7 +40,7 @@ def test_the_conclusion_names_the_rank_with_the_most_or_what_all_have() -> None:
         "each sends 4.00 MiB, 75% of it in dp; repeated: 400 FLOPs, most in mlp"
     )
     # Six ranks of 100 and two of 300 FLOPs: the mean is 150.
-    assert conclusion(KINDS) == "most work: pp <b>, 300 FLOPs, 2.00x the mean; the bytes sent are not known"
+    assert conclusion(KINDS) == "most work: pp <b>, 300 FLOPs, 2.00x the mean; the bytes sent are unknown"
 
 
 def test_bars_are_as_long_as_the_numbers() -> None:
@@ -73,7 +73,7 @@ def test_of_many_ranks_those_with_the_most_are_drawn() -> None:
     assert len(bars(text, "flops")) == MOST_BARS
     assert ">rank 47<" in text
     assert ">rank 3<" not in text
-    assert f"{MOST_BARS} of {2 * MOST_BARS}: those with the largest values." in text
+    assert f"{MOST_BARS} of {2 * MOST_BARS} ranks are shown, those with the largest values." in text
 
 
 def test_a_browser_finds_nothing_wrong_and_room_for_it(tmp_path: Path) -> None:

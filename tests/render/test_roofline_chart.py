@@ -84,4 +84,6 @@ def test_bounds_are_summed_by_what_binds() -> None:
     )
     assert "at least 3.50 s: compute 3.00 s (85.7%)" in bounds_in_words(DATA)
     untimed = RooflineData(DEVICE, {}, True, {"forward": {"compute": (1.0, None, 1)}})
-    assert bounds_in_words(untimed, "forward").endswith("compute 1.00 s (100.0%). Not measured: a prediction.")
+    assert bounds_in_words(untimed, "forward").endswith(
+        "compute 1.00 s (100.0%). This is a prediction, not a measurement."
+    )

@@ -178,13 +178,13 @@ def test_a_name_cannot_break_the_line():
     [
         (
             {"sort_by": "tme"},
-            r"no column 'tme' \(did you mean time\?\): one of node_name, node_op, op_target, which_module, flops, time, mem_before_op",
+            r"no column 'tme' \(did you mean time\?\); expected some of node_name, node_op, op_target, which_module, flops, time, mem_before_op",
         ),
         ({"columns": ["name"]}, "no column 'name'"),
         ({"where": {"op": 1}}, "no column 'op'"),
         ({"units": "GB"}, "unknown units 'GB'"),
-        ({"top": 0}, "top=0"),
-        ({"tablefmt": "excel"}, "unknown tablefmt 'excel': one of .*rst"),
+        ({"top": 0}, "top must be an int of at least 1, or None for all; got 0"),
+        ({"tablefmt": "excel"}, "unknown tablefmt 'excel'; expected one of .*rst"),
     ],
 )
 def test_unknown_words(arguments, said):

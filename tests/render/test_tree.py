@@ -165,10 +165,10 @@ def test_color_changes_nothing_but_color(root):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"sort_by": "size"}, "no column 'size': one of calls, params"),
+        ({"sort_by": "size"}, "no column 'size'; expected some of calls, params"),
         ({"columns": ["size"]}, "no column 'size'"),
         ({"units": "GB"}, "unknown units 'GB'"),
-        ({"depth": -1}, "depth=-1"),
+        ({"depth": -1}, "depth must be an int of at least 0, or None for all; got -1"),
     ],
 )
 def test_unknown_words(root, arguments, said):

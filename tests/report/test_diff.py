@@ -127,7 +127,7 @@ def test_one_screen() -> None:
     assert "FLOPs by operator" in text
     assert "FLOPs by" not in str(SMALL.diff(SMALL))
     assert re.match(r"b compared with a: FLOPs [\d.]+x, params [\d.]+x, .*; most in .*, \+.* [kM]\na  ", text)
-    assert str(SMALL.diff(SMALL)).startswith("no difference in the figures that both reports have\n")
+    assert str(SMALL.diff(SMALL)).startswith("no difference in the numbers that both reports have\n")
     assert "b compared with a: FLOPs" in SMALL.diff(LARGE)._repr_html_()
 
 

@@ -178,9 +178,9 @@ def test_the_columns_of_a_tree_that_were_asked_for_are_those_exported(report: fx
     [
         ({"columns": "flop"}, r"no column 'flop' \(did you mean flops\?\)"),
         ({"sort_by": "size"}, "no column 'size'"),
-        ({"sort_by": "time"}, "cannot sort by 'time': it was not measured"),
+        ({"sort_by": "time"}, "cannot sort by 'time': this column was not measured"),
         ({"units": "GB"}, "unknown units 'GB'"),
-        ({"depth": -1}, "depth=-1"),
+        ({"depth": -1}, "depth must be an int of at least 0"),
     ],
 )
 def test_a_tree_that_cannot_be_shown_is_not_made(report: fxflops.Report, wrong: dict[str, Any], said: str) -> None:

@@ -61,11 +61,11 @@ def test_gradients_are_wanted_as_before() -> None:
 @pytest.mark.parametrize(
     ("shapes", "message"),
     [
-        ({"z": {0: "b"}}, "no input 'z'"),
+        ({"z": {0: "b"}}, "no input is named 'z'"),
         ({"x": {2: "b"}}, "no dim 2"),
         ({"x": {0: Dim.AUTO}}, "needs a name"),
-        ({"x": {0: "n", 1: "n"}}, "n is 2 elsewhere"),
-        ({"x": {1: 2 * Dim("n")}}, "no n gives it"),
+        ({"x": {0: "n", 1: "n"}}, "another dim has n=2"),
+        ({"x": {1: 2 * Dim("n")}}, "no value of n gives this length"),
         ({"x": None}, "names no size"),
         ("batch", "must map inputs to dims"),
         ({"y": {"k": {0: "b"}}}, "has no part 'k'"),
