@@ -6,6 +6,7 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,12 +78,23 @@ def calibrate(
                 "the report has no times: fxflops.analyze(model, args), fxflops.profile() and read_trace() have them"
             )
         return _fitted(device, source.environment.device, timed, "a report's own times", None)
-    place = _checked(source)
+    return _calibrated(_checked(source), dtypes, OPERATIONS)
+
+
+def _calibrated(
+    place: torch.device,
+    dtypes: Iterable[torch.dtype] | None,
+    operations: Iterable[Make],
+    seconds: float = SECONDS,
+    least: int = LEAST,
+) -> Calibration:
+    """Return the calibration of a device by the times of operations, each repeated for ``seconds`` and ``least`` times."""
     accelerator = accelerator_of(place)
     wanted = [*dtypes] if dtypes is not None else [torch.float32, *([] if accelerator is None else [torch.bfloat16])]
     where = str(place) if accelerator is None else f"{place} ({accelerator.name})"
     device, _ = device_for("auto", where, [NAMES[each] for each in wanted])
-    timed = [found for dtype in wanted for make in OPERATIONS for found in _measured(make, place, dtype)]
+    clock = partial(_seconds, place=place, seconds=seconds, least=least)
+    timed = [row for dtype in wanted for make in operations for row in _measured(make, place, dtype, clock)]
     host = None if accelerator is None else _host_seconds(place)
     return _fitted(device, where, timed, f"torch {torch.__version__}", host)
 
@@ -101,18 +113,20 @@ def _dtypes_of(report: Report) -> list[str]:
     return sorted({kernel.dtype for each in report.counted for kernel in kernels_of(each)})
 
 
-def _measured(make: Make, place: torch.device, dtype: torch.dtype) -> list[tuple[Kernel, float]]:
-    """Return the kernel of an operation with its seconds; empty unless it has exactly one kernel."""
+def _measured(
+    make: Make, place: torch.device, dtype: torch.dtype, clock: Callable[[Callable[[], Any]], float]
+) -> list[tuple[Kernel, float]]:
+    """Return the kernel of an operation with its seconds by a clock; empty unless it has exactly one kernel."""
     with torch.no_grad():
         module, inputs = make(place, dtype)
         report = count(module, inputs)
         kernels = [kernel for each in report.counted for kernel in kernels_of(each)]
         if len(kernels) != 1:
             return []
-        return [(kernels[0], _seconds(lambda: module(*inputs), place))]
+        return [(kernels[0], clock(lambda: module(*inputs)))]
 
 
-def _seconds(run: Callable[[], Any], place: torch.device) -> float:
+def _seconds(run: Callable[[], Any], place: torch.device, seconds: float, least: int) -> float:
     """Return the median seconds of one run. On a CPU its tensors are evicted from the caches first: a model's seldom all fit there."""
     is_cpu = accelerator_of(place) is None
     wait, together = waiter(place), BURST["cpu" if is_cpu else "accelerator"]
@@ -121,7 +135,7 @@ def _seconds(run: Callable[[], Any], place: torch.device) -> float:
     wait()
     times: list[float] = []
     start = time.perf_counter()
-    while len(times) < LEAST or (time.perf_counter() - start < SECONDS and len(times) < MOST):
+    while len(times) < least or (time.perf_counter() - start < seconds and len(times) < MOST):
         if others is not None:
             others.add_(1)
         before = time.perf_counter()

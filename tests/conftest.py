@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import io
 import re
 import signal
+import sys
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from importlib.metadata import PackageNotFoundError, version
 
 import pytest
@@ -191,6 +193,26 @@ def standin(monkeypatch: pytest.MonkeyPatch) -> StandIn:
     device = StandIn()
     device.take_over(monkeypatch)
     return device
+
+
+class Terminal(io.StringIO):
+    """A stdout that says that it is a terminal."""
+
+    encoding = "utf8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def columns(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Gives stdout to a terminal of so many columns."""
+
+    def set_columns(width: int) -> None:
+        monkeypatch.setattr(sys, "stdout", Terminal())
+        monkeypatch.setenv("COLUMNS", str(width))
+
+    return set_columns
 
 
 def is_through(release: str, last: str) -> bool:

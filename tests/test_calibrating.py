@@ -84,19 +84,17 @@ def test_an_accelerator_is_measured_with_its_host(standin: StandIn, monkeypatch:
 
     monkeypatch.setattr(calibrating, "device_for", device_for)
     monkeypatch.setattr(numbers, "STEPS", 10)
-    monkeypatch.setattr(calibrating, "SECONDS", 0.0)
-    monkeypatch.setattr(calibrating, "LEAST", 2)
     monkeypatch.setitem(calibrating.BURST, "accelerator", 1)
     products, vectors = calibrating.OPERATIONS[:3], calibrating.OPERATIONS[11:13] + calibrating.OPERATIONS[14:15]
-    monkeypatch.setattr(calibrating, "OPERATIONS", (*products, *vectors))
-    calibration = fxflops.calibrate("cpu")
+    operations = *products, *vectors
+    calibration = calibrating._calibrated(torch.device("cpu"), None, operations, seconds=0.0, least=2)
     assert asked == [("auto", f"cpu ({NAME})", ["f32", "bf16"])]
     assert calibration.device == NAME
     kinds = {"linear", "elementwise"}
     assert {*calibration.families} == {f"{name} {dtype}" for name in kinds for dtype in ("f32", "bf16")}
     assert calibration.host_seconds is not None
     assert calibration.host_seconds > 0
-    assert standin.synchronized > 2 * 2 * len(calibrating.OPERATIONS)
+    assert standin.synchronized > 2 * 2 * len(operations)
 
 
 def test_a_family_without_calibration_is_a_bound(of_cpu: Calibration) -> None:

@@ -79,14 +79,16 @@ class QueueStopwatch(LapseStopwatch):
         "_least",
         "_queue",
         "_unread",
+        "_unread_most",
         "_was_long",
         "_work",
         "busy",
     )
 
-    def __init__(self, queue: FullQueue) -> None:
+    def __init__(self, queue: FullQueue, unread_most: int = UNREAD) -> None:
         super().__init__()
         self._queue = queue
+        self._unread_most = unread_most
         self._items = list[HostMark | Work]()  # in order, since the last reading
         self._unread = deque[Work]()
         self._events = list[torch.Event]()
@@ -164,7 +166,7 @@ class QueueStopwatch(LapseStopwatch):
         work.host = super().now()
         self._items.append(work)
         self._unread.append(work)
-        if len(self._unread) % UNREAD == 0:
+        if len(self._unread) % self._unread_most == 0:
             self._read(only_done=True)
 
     def _read(self, only_done: bool = False) -> None:

@@ -43,11 +43,12 @@ class Emitted(NamedTuple):
 
 
 def compiled_kernels(
-    prepared: Callable[[], Callable[[], Any]], paths: Mapping[nn.Module, str]
+    prepared: Callable[[], Callable[[], Any]], paths: Mapping[nn.Module, str], limit: float = LIMIT
 ) -> tuple[tuple[CompiledKernel, ...], str]:
     """Return the kernels that a run of the compiled model calls, in order, and ""; or () and the reason why they are unknown.
 
-    ``prepared()`` returns a function that runs the model once; ``paths`` are its modules' paths.
+    ``prepared()`` returns a function that runs the model once; ``paths`` are its modules' paths. After ``limit`` seconds they
+    are unknown.
     """
     if not hasattr(os, "fork"):
         return (), "the system cannot copy a process"
@@ -59,8 +60,8 @@ def compiled_kernels(
         _in_copy(writer, prepared, paths)
     writer.close()
     try:
-        if not reader.poll(LIMIT):
-            return (), f"compiling it in a process of its own took longer than {LIMIT:.0f} s"
+        if not reader.poll(limit):
+            return (), f"compiling it in a process of its own took longer than {limit:.0f} s"
         found = reader.recv()
     except (EOFError, OSError):
         return (), "the process that compiled it ended early"

@@ -314,9 +314,8 @@ def test_calls_alike_in_modules_alike_are_one_row() -> None:
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_it_fits_the_terminal(timed: Roofline, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
-    monkeypatch.setattr("fxflops.render.table.terminal_width", lambda: width)
-    monkeypatch.setattr("fxflops.roofline.result.terminal_width", lambda: width)
+def test_it_fits_the_terminal(timed: Roofline, columns: Callable[[int], None], width: int) -> None:
+    columns(width)
     assert max(map(len, str(timed).splitlines())) <= width
     assert "efficiency%" in str(timed)
 
