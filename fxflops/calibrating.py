@@ -21,7 +21,7 @@ from .prediction.calibration import FORMULAS, Calibration, Family
 from .prediction.calls import Kernel, kernels_of
 from .prediction.chips import CHIPS
 from .prediction.hardware import Card
-from .prediction.numbers import fitted_numbers
+from .prediction.numbers import STEPS, fitted_numbers
 from .report.report import Report
 from .roofline.devices import Device, parts_of
 from .roofline.measured_peaks import BURST, DTYPES, device_for
@@ -67,28 +67,38 @@ def calibrate(
     Raises InputError for a device that is not here, and for a report without times.
     """
     if isinstance(source, Report):
-        device, _ = device_for("auto", source.environment.device, _dtypes_of(source))
-        timed = [
-            (kernels[0], each.call.seconds)
-            for each in source.counted
-            if len(kernels := kernels_of(each)) == 1 and each.call.seconds
-        ]
-        if not timed:
-            raise InputError(
-                "the report has no times: fxflops.analyze(model, args), fxflops.profile() and read_trace() have them"
-            )
-        return _fitted(device, source.environment.device, timed, "a report's own times", None)
-    return _calibrated(_checked(source), dtypes, OPERATIONS)
+        return _by_report(source)
+    return _by_operations(_checked(source), dtypes, OPERATIONS)
 
 
-def _calibrated(
+def _by_report(report: Report, steps: int = STEPS) -> Calibration:
+    """Return the calibration of a report's device by the times in it, fitted by ``steps``."""
+    place = report.environment.device
+    device, _ = device_for("auto", place, _dtypes_of(report))
+    timed = [
+        (kernels[0], each.call.seconds)
+        for each in report.counted
+        if len(kernels := kernels_of(each)) == 1 and each.call.seconds
+    ]
+    if not timed:
+        raise InputError(
+            "the report has no times: fxflops.analyze(model, args), fxflops.profile() and read_trace() have them"
+        )
+    return _fitted(device, place, timed, "a report's own times", None, steps)
+
+
+def _by_operations(
     place: torch.device,
     dtypes: Iterable[torch.dtype] | None,
     operations: Iterable[Make],
     seconds: float = SECONDS,
     least: int = LEAST,
+    steps: int = STEPS,
 ) -> Calibration:
-    """Return the calibration of a device by the times of operations, each repeated for ``seconds`` and ``least`` times."""
+    """Return the calibration of a device by the times of operations, fitted by ``steps``.
+
+    Each operation is repeated for ``seconds``, and at least ``least`` times.
+    """
     accelerator = accelerator_of(place)
     wanted = [*dtypes] if dtypes is not None else [torch.float32, *([] if accelerator is None else [torch.bfloat16])]
     where = str(place) if accelerator is None else f"{place} ({accelerator.name})"
@@ -96,7 +106,7 @@ def _calibrated(
     clock = partial(_seconds, place=place, seconds=seconds, least=least)
     timed = [row for dtype in wanted for make in operations for row in _measured(make, place, dtype, clock)]
     host = None if accelerator is None else _host_seconds(place)
-    return _fitted(device, where, timed, f"torch {torch.__version__}", host)
+    return _fitted(device, where, timed, f"torch {torch.__version__}", host, steps)
 
 
 def _checked(source: str | torch.device) -> torch.device:
@@ -158,7 +168,7 @@ def _host_seconds(place: torch.device) -> float:
 
 
 def _fitted(
-    device: Device, where: str, timed: list[tuple[Kernel, float]], kernels: str, host: float | None
+    device: Device, where: str, timed: list[tuple[Kernel, float]], kernels: str, host: float | None, steps: int
 ) -> Calibration:
     multiprocessors, cache = _chip(device, where)
     card = Card(device, multiprocessors, cache)
@@ -172,21 +182,23 @@ def _fitted(
         features = torch.tensor([*by_features], dtype=torch.float64, device="cpu")
         medians = [statistics.median(each) for each in by_features.values()]
         times = torch.tensor(medians, dtype=torch.float64, device="cpu")
-        families[f"{name} {dtype}"] = _family(name, card, dtype, features, times, kernels)
+        families[f"{name} {dtype}"] = _family(name, card, dtype, features, times, kernels, steps)
     return Calibration(device.name, multiprocessors, cache, families, host)
 
 
-def _family(name: str, card: Card, dtype: str, features: torch.Tensor, seconds: torch.Tensor, kernels: str) -> Family:
+def _family(
+    name: str, card: Card, dtype: str, features: torch.Tensor, seconds: torch.Tensor, kernels: str, steps: int
+) -> Family:
     """Return a family with numbers fitted to all rows; its error is cross-validated, part by part."""
     formula, rows = FORMULAS[name], torch.arange(len(seconds), device="cpu")
     errors = []
     for part in range(PARTS):
         out = rows % PARTS == part
-        numbers = fitted_numbers(formula, card, dtype, features[~out], seconds[~out])
+        numbers = fitted_numbers(formula, card, dtype, features[~out], seconds[~out], steps=steps)
         left = Family(numbers, None, 0, 0, 0.0, "", "")
         errors.append((left.seconds(name, card, dtype, features[out]) / seconds[out] - 1).abs())
     error = torch.cat(errors).mean().item()
-    numbers = fitted_numbers(formula, card, dtype, features, seconds)
+    numbers = fitted_numbers(formula, card, dtype, features, seconds, steps=steps)
     return Family(numbers, None, len(rows), len(rows), round(error, 4), kernels, "measured on this device")
 
 

@@ -20,8 +20,9 @@ def fitted_numbers(
     features: Tensor,
     seconds: Tensor,
     fixed: Collection[str] = (),
+    steps: int = STEPS,
 ) -> dict[str, float]:
-    """Return the numbers that minimise the mean error of the logarithm, by Adam from the formula's own start.
+    """Return the numbers that minimise the mean error of the logarithm, by ``steps`` of Adam from the formula's own start.
 
     ``features[rows, ...]`` and ``seconds[rows]`` are measured; numbers that are ``fixed``, or not among the formula's ``FREE`` ones, keep
     their starting values.
@@ -31,9 +32,9 @@ def fitted_numbers(
     free = torch.tensor([name in fitted for name in formula.NUMBERS], device="cpu")
     logarithms = start.log().requires_grad_()
     optimizer = torch.optim.Adam([logarithms], lr=RATE)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     generator = torch.Generator().manual_seed(0)
-    for _ in range(STEPS):
+    for _ in range(steps):
         batch = torch.randperm(len(seconds), generator=generator, device="cpu")[:BATCH]
         numbers = dict(zip(formula.NUMBERS, logarithms.exp(), strict=True))
         predicted = formula.seconds(numbers, card, dtype, features[batch])
