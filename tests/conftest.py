@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
+import os
 import re
 import signal
 import sys
@@ -29,6 +30,10 @@ pytest.register_assert_rewrite("tests.ops.textbook", "tests.oracle")  # so that 
 # Who starts the tests in the background may have it ignored, and then it is in the processes that they start, too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 one_thread_after_fork()
+if not torch.cuda.is_available():
+    os.environ["CUDA_VISIBLE_DEVICES"] = (
+        ""  # torch with CUDA would look for the driver's library each time it is asked for devices
+    )
 torch.set_num_threads(1)  # models here are small, and several processes share the cores
 # The first backward pass starts a thread for each device, and copies of the process cannot be without; fake tensors pretend to have some.
 torch.ones((), requires_grad=True).backward()

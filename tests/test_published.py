@@ -171,8 +171,10 @@ FLOWFLOPS_TABLE = {
 
 
 def flowvisions(name: str) -> nn.Module:
-    """The model of torchvision that flowvision's is a port of, with what the port changed."""
-    model = torchvision.models.get_model(name)
+    """The model of torchvision that flowvision's is a port of, with what the port changed; without its weights' values."""
+    reads_widths = name.startswith("regnet")  # as it is made, from a tensor
+    with torch.device("cpu" if reads_widths else "meta"):
+        model = torchvision.models.get_model(name)
     if name == "regnet_x_16gf":
         model.stem[0].padding = (0, 0)  # its first convolution has no padding: a first map of 111 x 111, not 112 x 112
     return model
