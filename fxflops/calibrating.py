@@ -6,6 +6,7 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from .prediction.calibration import FORMULAS, Calibration, Family
 from .prediction.calls import Kernel, kernels_of
 from .prediction.chips import CHIPS
 from .prediction.hardware import Card
-from .prediction.numbers import fitted_numbers
+from .prediction.numbers import STEPS, fitted_numbers
 from .report.report import Report
 from .roofline.devices import Device, parts_of
 from .roofline.measured_peaks import BURST, DTYPES, device_for
@@ -67,29 +68,50 @@ def calibrate(
     Raises InputError for a device that is not here, and for a report without times.
     """
     if isinstance(source, Report):
-        device, _ = device_for("auto", source.environment.device, _dtypes_of(source))
-        timed = [
-            (kernels[0], each.call.seconds)
-            for each in source.counted
-            if len(kernels := kernels_of(each)) == 1 and each.call.seconds
-        ]
-        if not timed:
-            raise InputError(
-                "the report has no times: pass a report from fxflops.analyze(model, args), fxflops.profile() or fxflops.read_trace()"
-            )
-        return _fitted(device, source.environment.device, timed, "a report's own times", None)
-    torch_device = _checked(source)
+        return _by_report(source)
+    return _by_operations(_checked(source), dtypes, OPERATIONS)
+
+
+def _by_report(report: Report, steps: int = STEPS) -> Calibration:
+    """Return the calibration of a report's device, fitted to the times in the report by ``steps`` of Adam."""
+    where = report.environment.device
+    device, _ = device_for("auto", where, _dtypes_of(report))
+    timed = [
+        (kernels[0], each.call.seconds)
+        for each in report.counted
+        if len(kernels := kernels_of(each)) == 1 and each.call.seconds
+    ]
+    if not timed:
+        raise InputError(
+            "the report has no times: pass a report from fxflops.analyze(model, args), fxflops.profile() or fxflops.read_trace()"
+        )
+    return _fitted(device, where, timed, "a report's own times", None, steps)
+
+
+def _by_operations(
+    torch_device: torch.device,
+    dtypes: Iterable[torch.dtype] | None,
+    operations: Iterable[Make],
+    seconds: float = SECONDS,
+    least: int = LEAST,
+    steps: int = STEPS,
+) -> Calibration:
+    """Return the calibration of a device, fitted to the times of operations by ``steps`` of Adam.
+
+    Each operation is repeated for ``seconds``, and at least ``least`` times.
+    """
     accelerator = accelerator_of(torch_device)
     usual_dtypes = [torch.float32] if accelerator is None else [torch.float32, torch.bfloat16]
     measured_dtypes = usual_dtypes if dtypes is None else [*dtypes]
     where = str(torch_device) if accelerator is None else f"{torch_device} ({accelerator.name})"
     device, _ = device_for("auto", where, [NAMES[each] for each in measured_dtypes])
+    clock = partial(_seconds, torch_device=torch_device, seconds=seconds, least=least)
     timed = []
     for dtype in measured_dtypes:
-        for make in OPERATIONS:
-            timed += _measured(make, torch_device, dtype)
+        for make in operations:
+            timed += _measured(make, torch_device, dtype, clock)
     host = None if accelerator is None else _host_seconds(torch_device)
-    return _fitted(device, where, timed, f"torch {torch.__version__}", host)
+    return _fitted(device, where, timed, f"torch {torch.__version__}", host, steps)
 
 
 def _checked(source: str | torch.device) -> torch.device:
@@ -108,18 +130,20 @@ def _dtypes_of(report: Report) -> list[str]:
     return sorted({kernel.dtype for each in report.counted for kernel in kernels_of(each)})
 
 
-def _measured(make: Make, torch_device: torch.device, dtype: torch.dtype) -> list[tuple[Kernel, float]]:
-    """Time an operation, and return its kernel with the seconds; return an empty list unless the operation has exactly one kernel."""
+def _measured(
+    make: Make, torch_device: torch.device, dtype: torch.dtype, clock: Callable[[Callable[[], Any]], float]
+) -> list[tuple[Kernel, float]]:
+    """Return an operation's kernel with its seconds by a clock; return an empty list unless the operation has exactly one kernel."""
     with torch.no_grad():
         module, inputs = make(torch_device, dtype)
         report = count(module, inputs)
         kernels = [kernel for each in report.counted for kernel in kernels_of(each)]
         if len(kernels) != 1:
             return []
-        return [(kernels[0], _seconds(lambda: module(*inputs), torch_device))]
+        return [(kernels[0], clock(lambda: module(*inputs)))]
 
 
-def _seconds(run: Callable[[], Any], torch_device: torch.device) -> float:
+def _seconds(run: Callable[[], Any], torch_device: torch.device, seconds: float, least: int) -> float:
     """Return the median seconds of one run. On a CPU the run's tensors are evicted from the caches first, as a model's other layers evict them."""
     is_cpu = accelerator_of(torch_device) is None
     wait, runs_per_reading = waiter(torch_device), BURST["cpu" if is_cpu else "accelerator"]
@@ -128,7 +152,7 @@ def _seconds(run: Callable[[], Any], torch_device: torch.device) -> float:
     wait()
     times: list[float] = []
     start = time.perf_counter()
-    while len(times) < LEAST or (time.perf_counter() - start < SECONDS and len(times) < MOST):
+    while len(times) < least or (time.perf_counter() - start < seconds and len(times) < MOST):
         if evicting is not None:
             evicting.add_(1)
         before = time.perf_counter()
@@ -151,7 +175,7 @@ def _host_seconds(torch_device: torch.device) -> float:
 
 
 def _fitted(
-    device: Device, where: str, timed: list[tuple[Kernel, float]], origin: str, host: float | None
+    device: Device, where: str, timed: list[tuple[Kernel, float]], origin: str, host: float | None, steps: int
 ) -> Calibration:
     multiprocessors, cache = _chip(device, where)
     card = Card(device, multiprocessors, cache)
@@ -165,21 +189,23 @@ def _fitted(
         features = torch.tensor([*by_features], dtype=torch.float64, device="cpu")
         medians = [statistics.median(each) for each in by_features.values()]
         times = torch.tensor(medians, dtype=torch.float64, device="cpu")
-        families[f"{name} {dtype}"] = _family(name, card, dtype, features, times, origin)
+        families[f"{name} {dtype}"] = _family(name, card, dtype, features, times, origin, steps)
     return Calibration(device.name, multiprocessors, cache, families, host)
 
 
-def _family(name: str, card: Card, dtype: str, features: torch.Tensor, seconds: torch.Tensor, origin: str) -> Family:
+def _family(
+    name: str, card: Card, dtype: str, features: torch.Tensor, seconds: torch.Tensor, origin: str, steps: int
+) -> Family:
     """Return a family with numbers fitted to all kernels. The family's error is measured by cross-validation."""
     formula, rows = FORMULAS[name], torch.arange(len(seconds), device="cpu")
     errors = []
     for part in range(PARTS):
         is_held_out = rows % PARTS == part
-        numbers = fitted_numbers(formula, card, dtype, features[~is_held_out], seconds[~is_held_out])
+        numbers = fitted_numbers(formula, card, dtype, features[~is_held_out], seconds[~is_held_out], steps=steps)
         held_out_fit = Family(numbers, None, 0, 0, 0.0, "", "")
         errors.append((held_out_fit.seconds(name, card, dtype, features[is_held_out]) / seconds[is_held_out] - 1).abs())
     error = torch.cat(errors).mean().item()
-    numbers = fitted_numbers(formula, card, dtype, features, seconds)
+    numbers = fitted_numbers(formula, card, dtype, features, seconds, steps=steps)
     return Family(numbers, None, len(rows), len(rows), round(error, 4), origin, "measured on this device")
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
+import io
+import os
 import re
 import signal
+import sys
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from importlib.metadata import PackageNotFoundError, version
 
 import pytest
@@ -27,6 +30,10 @@ pytest.register_assert_rewrite("tests.ops.textbook", "tests.oracle")  # so that 
 # Who starts the tests in the background may have it ignored, and then it is in the processes that they start, too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 one_thread_after_fork()
+if not torch.cuda.is_available():
+    os.environ["CUDA_VISIBLE_DEVICES"] = (
+        ""  # torch with CUDA would look for the driver's library each time it is asked for devices
+    )
 torch.set_num_threads(1)  # models here are small, and several processes share the cores
 # The first backward pass starts a thread for each device, and copies of the process cannot be without; fake tensors pretend to have some.
 torch.ones((), requires_grad=True).backward()
@@ -191,6 +198,26 @@ def standin(monkeypatch: pytest.MonkeyPatch) -> StandIn:
     device = StandIn()
     device.take_over(monkeypatch)
     return device
+
+
+class Terminal(io.StringIO):
+    """A stdout that says that it is a terminal."""
+
+    encoding = "utf8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def columns(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Gives stdout to a terminal of so many columns."""
+
+    def set_columns(width: int) -> None:
+        monkeypatch.setattr(sys, "stdout", Terminal())
+        monkeypatch.setenv("COLUMNS", str(width))
+
+    return set_columns
 
 
 def is_through(release: str, last: str) -> bool:

@@ -13,15 +13,19 @@ from torch import nn
 import fxflops
 from fxflops import calibrating
 from fxflops.errors import InputError
-from fxflops.prediction import Calibration, numbers
+from fxflops.prediction import Calibration
 from fxflops.roofline.devices import Device, find_device
 
 from .standin import NAME, StandIn
 
+STEPS = 30
+"""Steps of the fit: enough to tell short operations from long ones."""
+
 
 @pytest.fixture(scope="module")
 def of_cpu() -> Calibration:
-    return fxflops.calibrate("cpu")
+    """In little time: docs/prediction.md has the call that users make."""
+    return calibrating._by_operations(torch.device("cpu"), None, calibrating.OPERATIONS, seconds=0.0, steps=STEPS)
 
 
 def test_the_cpu_is_measured_and_predicts_a_model(of_cpu: Calibration, tmp_path: Path) -> None:
@@ -45,7 +49,7 @@ def test_the_cpu_is_measured_and_predicts_a_model(of_cpu: Calibration, tmp_path:
 def test_the_times_of_a_report_are_taken() -> None:
     model = nn.Sequential(*[layer for n in (64, 128, 256, 512) for layer in (nn.Linear(64, n), nn.Linear(n, 64))])
     report = fxflops.analyze(model, torch.randn(32, 64))
-    calibration = fxflops.calibrate(report)
+    calibration = calibrating._by_report(report, STEPS)
     assert {*calibration.families} == {"linear f32"}
     assert calibration.families["linear f32"].rows >= 3
     # Their sum is what was measured, up to the formula's own error.
@@ -54,16 +58,15 @@ def test_the_times_of_a_report_are_taken() -> None:
     assert prediction.seconds == pytest.approx(prediction.total.measured_seconds, rel=1.0)
 
 
-def test_the_times_of_a_trace_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_times_of_a_trace_are_taken(tmp_path: Path) -> None:
     """A profiler's trace has each product with its shapes and time: one row for each shape, and a longer product takes longer."""
-    monkeypatch.setattr(numbers, "STEPS", 30)
     sizes = (64, 128, 256, 512, 1024)
     model = nn.Sequential(*[layer for n in sizes for layer in (nn.Linear(256, n), nn.Linear(n, 256))])
     with torch.no_grad(), torch.profiler.profile(record_shapes=True) as profiler:
         for _ in range(5):
             model(torch.randn(256, 256))
     profiler.export_chrome_trace(str(tmp_path / "trace.json"))
-    calibration = fxflops.calibrate(fxflops.read_trace(tmp_path / "trace.json"))
+    calibration = calibrating._by_report(fxflops.read_trace(tmp_path / "trace.json"), STEPS)
     family = calibration.families["linear f32"]
     assert family.rows == 2 * len(sizes) - 1  # 256 to 256 is there twice
     assert family.kernels == "a report's own times"
@@ -83,20 +86,17 @@ def test_an_accelerator_is_measured_with_its_host(standin: StandIn, monkeypatch:
         return replace(find_device("T4"), name=NAME), True
 
     monkeypatch.setattr(calibrating, "device_for", device_for)
-    monkeypatch.setattr(numbers, "STEPS", 10)
-    monkeypatch.setattr(calibrating, "SECONDS", 0.0)
-    monkeypatch.setattr(calibrating, "LEAST", 2)
     monkeypatch.setitem(calibrating.BURST, "accelerator", 1)
     products, vectors = calibrating.OPERATIONS[:3], calibrating.OPERATIONS[11:13] + calibrating.OPERATIONS[14:15]
-    monkeypatch.setattr(calibrating, "OPERATIONS", (*products, *vectors))
-    calibration = fxflops.calibrate("cpu")
+    operations = *products, *vectors
+    calibration = calibrating._by_operations(torch.device("cpu"), None, operations, seconds=0.0, least=2, steps=10)
     assert asked == [("auto", f"cpu ({NAME})", ["f32", "bf16"])]
     assert calibration.device == NAME
     kinds = {"linear", "elementwise"}
     assert {*calibration.families} == {f"{name} {dtype}" for name in kinds for dtype in ("f32", "bf16")}
     assert calibration.host_seconds is not None
     assert calibration.host_seconds > 0
-    assert standin.synchronized > 2 * 2 * len(calibrating.OPERATIONS)
+    assert standin.synchronized > 2 * 2 * len(operations)
 
 
 def test_a_family_without_calibration_is_a_bound(of_cpu: Calibration) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
 
 import pytest
 import torch
@@ -33,24 +32,21 @@ def test_every_target_of_a_formula_or_a_convention_is_found_again() -> None:
         assert found == target, name
 
 
-@pytest.mark.parametrize(
-    ("target", "name"),
-    [
-        (torch.add, "torch:add"),
-        (torch.Tensor.add, "torch:Tensor.add"),
-        (torch.Tensor.T.__get__, "torch:Tensor.T.__get__"),
-        (operator.add, "operator:add"),
-        (nn.functional.gelu, "torch.nn.functional:gelu"),
-        (torch.ops.aten.add.Tensor, "aten::add.Tensor"),
-        (torch.ops.aten.relu.default, "aten::relu.default"),
-        (torch.ops.aten.relu, "aten::relu"),
-        (torch.ops.higher_order.cond, "higher_order::cond"),
-        (test_every_target_of_a_formula_or_a_convention_is_found_again, f"{__name__}:test_every_target_of_a_formula_or_a_convention_is_found_again"),
-    ],
-)  # fmt: skip
-def test_names(target: Any, name: str) -> None:
-    assert name_of(target) == name
-    assert target_of(name) == target
+def test_names() -> None:
+    names = {
+        torch.add: "torch:add",
+        torch.Tensor.add: "torch:Tensor.add",
+        torch.Tensor.T.__get__: "torch:Tensor.T.__get__",
+        operator.add: "operator:add",
+        nn.functional.gelu: "torch.nn.functional:gelu",
+        torch.ops.aten.add.Tensor: "aten::add.Tensor",
+        torch.ops.aten.relu.default: "aten::relu.default",
+        torch.ops.aten.relu: "aten::relu",
+        torch.ops.higher_order.cond: "higher_order::cond",
+        test_names: f"{__name__}:test_names",
+    }
+    assert {target: name_of(target) for target in names} == names
+    assert {target_of(name): name for name in names.values()} == names
 
 
 @pytest.mark.parametrize(

@@ -171,8 +171,10 @@ FLOWFLOPS_TABLE = {
 
 
 def flowvisions(name: str) -> nn.Module:
-    """The model of torchvision that flowvision's is a port of, with what the port changed."""
-    model = torchvision.models.get_model(name)
+    """The model of torchvision that flowvision's is a port of, with what the port changed; without its weights' values."""
+    reads_widths = name.startswith("regnet")  # as it is made, from a tensor
+    with torch.device("cpu" if reads_widths else "meta"):
+        model = torchvision.models.get_model(name)
     if name == "regnet_x_16gf":
         model.stem[0].padding = (0, 0)  # its first convolution has no padding: a first map of 111 x 111, not 112 x 112
     return model
@@ -408,13 +410,11 @@ def figures(row: dict[str, str]) -> str:
     return f"{row['flops']} {row['flops%']}, {row['macs']} {row['macs%']}"
 
 
-@pytest.mark.parametrize("row", BERT_ROWS.splitlines(), ids=lambda row: row.partition(" ")[0])
-def test_the_rows_of_bert(row: str, bert: nn.Module, printed: dict[str, str]) -> None:
-    path = row.partition(" ")[0]
-    if path == "encoder.layer":  # PyTorch no longer prints the line of a ModuleList
-        assert row_of_the_layers(bert) == row
-    else:
-        assert printed["" if path == "BertModel" else path] == row
+def test_the_rows_of_bert(bert: nn.Module, printed: dict[str, str]) -> None:
+    published = {row.partition(" ")[0]: row for row in BERT_ROWS.splitlines()}
+    # PyTorch no longer prints the line of a ModuleList
+    rows = {**printed, "BertModel": printed[""], "encoder.layer": row_of_the_layers(bert)}
+    assert {path: rows.get(path) for path in published} == published
 
 
 def row_of_the_layers(bert: nn.Module) -> str:
@@ -443,6 +443,6 @@ def test_the_aggregated_profile_of_bert(text: str) -> None:
     assert lines[start : start + len(BERT_AGGREGATED.splitlines())] == BERT_AGGREGATED.splitlines()
 
 
-@pytest.mark.parametrize("title", BERT_SUMMARY)
-def test_the_summary_of_bert(title: str, text: str) -> None:
-    assert f"{title + ': ':<60}  {BERT_SUMMARY[title]:<8}" in text.splitlines()
+def test_the_summary_of_bert(text: str) -> None:
+    published = {f"{title + ': ':<60}  {value:<8}" for title, value in BERT_SUMMARY.items()}
+    assert published - {*text.splitlines()} == set()

@@ -9,6 +9,7 @@ from ..errors import RunError
 from ..roofline.devices import Device
 from .bounds import StepBound, step_bound
 from .copies import map_in_copies
+from .layers import depths
 from .links import Links
 from .result import Simulation
 from .simulation import Build, simulated
@@ -62,7 +63,7 @@ class Trials:
 
     def outcomes(self, trials: Sequence[Trial]) -> list[Outcome | str]:
         """Return the outcome of each trial, or the reason why the trial failed."""
-        if self._layers is None:
+        if self._layers is None or not depths(self._layers, 1, DEPTHS):  # there is nothing shallower
             return self._run([(trial, 0) for trial in trials])
         first = {trial.mode: trial for trial in reversed(trials) if trial.mode not in self._few_are_enough}
         whole = [(trial, 0) for trial in first.values()]

@@ -79,6 +79,7 @@ class QueueStopwatch(LapseStopwatch):
         "_marks_and_work",
         "_queue",
         "_unread",
+        "_unread_most",
         "_waited_seconds",
         "_was_long",
         "_work",
@@ -86,9 +87,10 @@ class QueueStopwatch(LapseStopwatch):
         "busy",
     )
 
-    def __init__(self, queue: FullQueue) -> None:
+    def __init__(self, queue: FullQueue, unread_most: int = UNREAD) -> None:
         super().__init__()
         self._queue = queue
+        self._unread_most = unread_most
         self._marks_and_work = list[HostMark | Work]()  # in order; all since the last reading
         self._unread = deque[Work]()  # work whose events have not been read
         self._events = list[torch.Event]()  # events that can be used again
@@ -168,7 +170,7 @@ class QueueStopwatch(LapseStopwatch):
         work.host = super().now()
         self._marks_and_work.append(work)
         self._unread.append(work)
-        if len(self._unread) % UNREAD == 0:
+        if len(self._unread) % self._unread_most == 0:
             self._read(only_done=True)
 
     def _read(self, only_done: bool = False) -> None:

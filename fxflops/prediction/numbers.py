@@ -20,8 +20,9 @@ def fitted_numbers(
     features: Tensor,
     seconds: Tensor,
     fixed: Collection[str] = (),
+    steps: int = STEPS,
 ) -> dict[str, float]:
-    """Return the numbers of ``formula`` that minimise the mean absolute error of the seconds' logarithm.
+    """Return the numbers of ``formula`` that minimise the mean absolute error of the seconds' logarithm, by ``steps`` of Adam.
 
     ``features[rows, ...]`` and ``seconds[rows]`` are the measurements. Adam starts from the values in ``formula.NUMBERS``. Numbers in
     ``fixed`` keep these values. If the formula has ``FREE``, numbers that are not in ``FREE`` keep them too.
@@ -31,9 +32,9 @@ def fitted_numbers(
     free = torch.tensor([name in fitted for name in formula.NUMBERS], device="cpu")
     logarithms = start.log().requires_grad_()
     optimizer = torch.optim.Adam([logarithms], lr=RATE)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     generator = torch.Generator().manual_seed(0)
-    for _ in range(STEPS):
+    for _ in range(steps):
         batch = torch.randperm(len(seconds), generator=generator, device="cpu")[:BATCH]
         numbers = dict(zip(formula.NUMBERS, logarithms.exp(), strict=True))
         predicted = formula.seconds(numbers, card, dtype, features[batch])

@@ -141,7 +141,7 @@ def measured(where: str, dtypes: Iterable[str] = ("f32",)) -> Device:
     peaks = {}
     for dtype in known:
         with computed_in_tf32(dtype == "tf32") if kind == "accelerator" else nullcontext():
-            peaks[dtype] = _gemm(where, threads, dtype)
+            peaks[dtype] = _gemm(where, threads, dtype, SECONDS_CAP, _fastest)
     reproducible = all(peak.is_reproducible for peak in peaks.values())
     return Device(
         where if accelerator is None else accelerator.name,
@@ -160,7 +160,9 @@ def measured(where: str, dtypes: Iterable[str] = ("f32",)) -> Device:
     )
 
 
-def _gemm(where: str, threads: int, dtype: str) -> Peak:
+def _gemm(
+    where: str, threads: int, dtype: str, seconds_cap: float, fastest: Callable[[str, Callable[[], object]], float]
+) -> Peak:
     """Measure the highest FLOP/s of n x n x n GEMMs, over all n for which a GEMM takes little time (bf16 is slow on many CPUs).
 
     On a CPU, also measure 3 x 3 convolutions with n channels: torch computes convolutions with another library, which is twice as
@@ -168,23 +170,24 @@ def _gemm(where: str, threads: int, dtype: str) -> Peak:
 
     Measurements repeat until the peak is reproducible. Other work on the machine can only slow measurements down, up to 100 times if
     threads wait for a thread that has no core. A peak that is not reproducible is measured again at the next call.
+    ``fastest`` is the clock: it returns the seconds of the fastest of several runs.
     """
     best, is_reproducible = _PEAKS.get((where, threads, dtype), Peak(0.0, False))
     speeds: list[tuple[float, int]] = []
-    end = time.perf_counter() + SECONDS_CAP
+    end = time.perf_counter() + seconds_cap
     while not is_reproducible and time.perf_counter() < end:
         seconds, last = 0.0, 1
         for n in GEMM_SIZES:
             if n > ALWAYS and seconds * (n / last) ** 3 > SECONDS_PER_SIZE:
                 break
             a, b, out = (torch.ones(n, n, dtype=DTYPES[dtype], device=where) for _ in range(3))
-            seconds, last = _fastest(where, partial(torch.mm, a, b, out=out)), n
+            seconds, last = fastest(where, partial(torch.mm, a, b, out=out)), n
             speeds.append((2 * n**3 / seconds, n))
             flops = 2 * 9 * n**2 * SIDE**2
             if _kind(where) == "cpu" and seconds * flops / (2 * n**3) <= SECONDS_PER_SIZE:
                 x = torch.ones(1, n, SIDE + 2, SIDE + 2, dtype=DTYPES[dtype]).to(memory_format=torch.channels_last)
                 weight = torch.ones(n, n, 3, 3, dtype=DTYPES[dtype]).to(memory_format=torch.channels_last)
-                speeds.append((flops / _fastest(where, partial(F.conv2d, x, weight)), n))
+                speeds.append((flops / fastest(where, partial(F.conv2d, x, weight)), n))
         best = max(best, max(speeds)[0])
         near_best = [n for speed, n in speeds if speed > NEAR * best]
         is_reproducible = len(near_best) >= STEADY and len({*near_best}) > 1

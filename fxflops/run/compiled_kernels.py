@@ -44,11 +44,12 @@ class Emitted(NamedTuple):
 
 
 def compiled_kernels(
-    prepared: Callable[[], Callable[[], Any]], paths: Mapping[nn.Module, str]
+    prepared: Callable[[], Callable[[], Any]], paths: Mapping[nn.Module, str], limit: float = LIMIT
 ) -> tuple[tuple[CompiledKernel, ...], str]:
     """Return the kernels that a run of the compiled model calls, in order, and ""; or () and the reason why they are unknown.
 
-    ``prepared()`` returns a function that runs the model once; ``paths`` are the paths of the model's modules.
+    ``prepared()`` returns a function that runs the model once; ``paths`` are the paths of the model's modules. After ``limit`` seconds
+    the kernels are unknown.
     """
     if not hasattr(os, "fork"):
         return (), "this system cannot fork a process"
@@ -62,8 +63,8 @@ def compiled_kernels(
         _in_copy(writer, prepared, paths)
     writer.close()
     try:
-        if not reader.poll(LIMIT):
-            return (), f"compiling the model again in a forked process took longer than {LIMIT:.0f} s"
+        if not reader.poll(limit):
+            return (), f"compiling the model again in a forked process took longer than {limit:.0f} s"
         received = reader.recv()
     except (EOFError, OSError):
         return (), "the forked process that compiled the model again ended early"

@@ -68,9 +68,12 @@ def printed(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[An
 METHODS = [name for name, value in vars(original.FlopsProfiler).items() if inspect.isfunction(value)]
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_methods_have_the_originals_signatures(name: str) -> None:
-    assert parameters(getattr(FlopsProfiler, name)) == parameters(getattr(original.FlopsProfiler, name))
+def test_methods_have_the_originals_signatures() -> None:
+    assert len(METHODS) > 10
+    mine, its = (
+        {name: parameters(getattr(cls, name)) for name in METHODS} for cls in (FlopsProfiler, original.FlopsProfiler)
+    )
+    assert mine == its
 
 
 def test_get_model_profile_has_the_originals_signature() -> None:

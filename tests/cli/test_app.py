@@ -774,8 +774,8 @@ class Image(torch.nn.Module):
 SMALLER = {
     "timm:resnet50": "timm:resnet10t",
     "timm:resnet101": "timm:resnet18",
-    "--gpus 2048": "--gpus 8",
-    "--gpus 64": "--gpus 4",
+    "--gpus 2048": "--gpus 2",
+    "--gpus 64": "--gpus 2",
 }
 """Models and clusters of the same kind in which the same options take a fraction of the time; that the shown models exist is looked up."""
 

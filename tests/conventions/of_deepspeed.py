@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.conventions.pool import POOL, built, copied
+from tests.conventions.pool import POOL, copied, lent
 from tests.conventions.replaced import CASES, CHANGING_SIZES, Runs, W, module, of
 
 WRITTEN = Path(__file__).with_name("of_deepspeed.json")
@@ -145,7 +145,7 @@ def theirs(model: nn.Module, args: Any, kwargs: Any) -> Numbers:
 def case(name: str) -> tuple[nn.Module, Any, Any]:
     """A model of the pool, or an op."""
     if name in POOL:
-        return built(name)
+        return lent(name)
     model, x = OPS[name]()
     return model, (x,), {}
 

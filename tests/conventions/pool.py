@@ -60,6 +60,19 @@ def of_torchvision(name: str, size: int = 64, **settings: Any) -> Callable[[], C
     return lambda: (torchvision.models.get_model(name, weights=None, **settings), (image(size),), {})
 
 
+def zeros_of_torchvision(name: str) -> Callable[[], Case]:
+    """The same with zeros for weights, which are drawn at random for longer than the model runs if there are 100 million."""
+
+    def build() -> Case:
+        with torch.device("meta"):
+            model = torchvision.models.get_model(name, weights=None)
+        for tensor in model.to_empty(device="cpu").state_dict().values():
+            tensor.zero_()
+        return model, (image(),), {}
+
+    return build
+
+
 def of_transformers(cls: str, config: str, inputs: Callable[[], dict[str, Any]], **settings: Any) -> Callable[[], Case]:
     def build() -> Case:
         found = getattr(transformers, config)(**settings)
@@ -145,8 +158,8 @@ POOL: dict[str, Callable[[], Case]] = {
     "mobilenetv3": of_timm("mobilenetv3_small_050"),
     "efficientnet_b0": of_timm("efficientnet_b0"),
     "densenet121": of_timm("densenet121", block_config=(2, 2, 2, 2)),
-    "vgg11_bn": of_torchvision("vgg11_bn"),
-    "alexnet": of_torchvision("alexnet"),
+    "vgg11_bn": zeros_of_torchvision("vgg11_bn"),
+    "alexnet": zeros_of_torchvision("alexnet"),
     "squeezenet": of_torchvision("squeezenet1_1"),
     "shufflenet": of_torchvision("shufflenet_v2_x0_5"),
     "mnasnet": of_torchvision("mnasnet0_5"),
@@ -247,13 +260,13 @@ def unfused(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 def built(name: str) -> Case:
     """A model of the pool in eval mode; the same each time, and nobody else's: tools leave things on models."""
-    return copied(*_made(name))
+    return copied(*lent(name))
 
 
 @cache
 def counted(name: str) -> Report:
     """What a model of the pool costs by our own convention, from which others are recounted."""
-    return count(*built(name))
+    return count(*lent(name))
 
 
 def copied(model: nn.Module, *inputs: Any) -> Any:
@@ -266,7 +279,8 @@ def copied(model: nn.Module, *inputs: Any) -> Any:
 
 
 @cache
-def _made(name: str) -> Case:
+def lent(name: str) -> Case:
+    """The model of the pool that all share: for us, who leave nothing on it, and for those who copy it before a tool runs."""
     torch.manual_seed(0)
     model, args, kwargs = POOL[name]()
     return model.eval(), args, kwargs

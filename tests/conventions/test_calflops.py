@@ -12,7 +12,7 @@ from calflops import calculate_flops, calculate_pipline
 from torch import nn
 
 from fxflops import Report, count
-from tests.conventions.pool import POOL, built, copied, counted
+from tests.conventions.pool import POOL, copied, counted, lent
 from tests.conventions.replaced import CASES, CHANGING_SIZES, Runs, applied, of, restored
 
 pytestmark = [
@@ -60,13 +60,13 @@ def test_an_image_without_a_batch_is_taken_for_a_batch(layer: nn.Module) -> None
 
 @pytest.mark.parametrize("name", [name for name in POOL if name not in RAISING])
 def test_the_number_is_calflopss(name: str) -> None:
-    assert by_it(counted(name)).total_flops == theirs(*built(name))
+    assert by_it(counted(name)).total_flops == theirs(*lent(name))
 
 
 @pytest.mark.parametrize("name", RAISING)
 def test_it_still_raises(name: str) -> None:
     with pytest.raises(AttributeError, match=RAISING[name]):
-        theirs(*built(name))
+        theirs(*lent(name))
 
 
 @pytest.mark.parametrize("name", [*CASES, *CHANGING_SIZES])

@@ -13,7 +13,7 @@ from flops_profiler import profiler
 from torch import nn
 
 from fxflops import Report, count
-from tests.conventions.pool import POOL, built, copied, counted
+from tests.conventions.pool import POOL, copied, counted, lent
 from tests.conventions.replaced import CASES, Runs, of, restored
 
 pytestmark = [
@@ -69,7 +69,7 @@ def by_it(report: Report) -> tuple[Report, Report]:
 
 @pytest.mark.parametrize("name", [name for name in POOL if name not in RAISING])
 def test_the_numbers_are_the_profilers(name: str) -> None:
-    model, args, kwargs = built(name)
+    model, args, kwargs = lent(name)
     flops, macs = by_it(counted(name))
     own = flops[""].own.flops, macs[""].own.flops
     with restored():
@@ -82,7 +82,7 @@ def test_the_numbers_are_the_profilers(name: str) -> None:
 @pytest.mark.parametrize("name", RAISING)
 def test_it_still_raises(name: str) -> None:
     with pytest.raises(TypeError, match=RAISING[name]):
-        theirs(*built(name))
+        theirs(*lent(name))
 
 
 @pytest.mark.parametrize("name", CASES)

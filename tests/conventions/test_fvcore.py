@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fxflops import Report, count
-from tests.conventions.pool import POOL, built, copied
+from tests.conventions.pool import POOL, copied, lent
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", FutureWarning)  # it scripts a function as it is imported
@@ -81,7 +81,7 @@ def ours(model: nn.Module, args: tuple[Any, ...]) -> Report:
 
 @pytest.mark.parametrize("name", POOL)
 def test_the_total_is_fvcores(name: str) -> None:
-    model, args, kwargs = built(name)
+    model, args, kwargs = lent(name)
     if kwargs:
         model, args = Positional(model, list(kwargs)), tuple(kwargs.values())
     assert ours(model, args).total_flops == theirs(model, args)
@@ -89,7 +89,7 @@ def test_the_total_is_fvcores(name: str) -> None:
 
 @pytest.mark.parametrize("name", OBJECTS)
 def test_fvcore_needs_tensors_out(name: str) -> None:
-    model, _, kwargs = built(name)
+    model, _, kwargs = lent(name)
     with pytest.raises(RuntimeError, match="Only tuples, lists and Variables are supported as JIT"):
         theirs(Named(model, list(kwargs)), tuple(kwargs.values()))
 

@@ -17,7 +17,7 @@ from ptflops import get_model_complexity_info
 from torch import nn
 
 from fxflops import Report, count
-from tests.conventions.pool import POOL, Runs, built, copied, counted
+from tests.conventions.pool import POOL, Runs, copied, counted, lent
 
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
 
@@ -46,7 +46,7 @@ def by_it(report: Report) -> Report:
 
 @pytest.mark.parametrize("name", POOL)
 def test_the_number_is_ptflopss(name: str) -> None:
-    assert by_it(counted(name)).total_flops == theirs(*built(name))
+    assert by_it(counted(name)).total_flops == theirs(*lent(name))
 
 
 class ReLUOfMine(nn.ReLU):

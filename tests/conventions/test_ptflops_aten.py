@@ -16,7 +16,7 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fxflops import Report, count
-from tests.conventions.pool import Runs, built, copied
+from tests.conventions.pool import Runs, copied, lent
 
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
 
@@ -50,7 +50,7 @@ pvt, cait), LSTMs in float, and attention that takes the plain products (t5)."""
 
 @pytest.mark.parametrize("name", QUICK)
 def test_the_number_is_ptflopss(name: str) -> None:
-    assert ours(*built(name)).total_flops == theirs(*built(name))
+    assert ours(*lent(name)).total_flops == theirs(*lent(name))
 
 
 ONES = torch.ones

@@ -17,7 +17,7 @@ import torch_flops
 from torch import fx, nn
 
 import fxflops
-from tests.conventions.pool import POOL, built, copied, of_torchvision
+from tests.conventions.pool import POOL, copied, lent, of_torchvision
 
 BUGS: dict[Any, str] = {
     nn.AvgPool2d: "an int is read as a window of 3, not 3 x 3",
@@ -37,7 +37,7 @@ MORE = (
     "resnet34", "mobilenet_v2", "mobilenet_v3_small", "regnet_y_400mf", "shufflenet_v2_x1_0", "efficientnet_b0",
 )  # fmt: skip
 MODELS: dict[str, Callable[[], Any]] = {
-    **{name: lambda name=name: built(name) for name in POOL},
+    **{name: lambda name=name: lent(name) for name in POOL},
     **{f"torchvision {name}": of_torchvision(name) for name in MORE},
 }
 
@@ -91,7 +91,7 @@ def test_what_it_cannot_trace(name: str) -> None:
 
 
 def test_asserted_comparisons_are_counted_once() -> None:
-    model, args, kwargs = built("vit unfused")
+    model, args, kwargs = lent("vit unfused")
     _, flops = theirs(model, args, kwargs)
     report = fxflops.count(model, args, kwargs, convention="torch_flops")
     compared = sum(n for name, n in flops.items() if name.startswith(("eq", "_assert")))

@@ -33,12 +33,12 @@ def clock(standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> Clock:
 class Loop:
     """Calls that an observer sees, each of which the host starts and the device computes."""
 
-    def __init__(self, standin: StandIn, clock: Clock) -> None:
+    def __init__(self, standin: StandIn, clock: Clock, **settings: int) -> None:
         self.standin, self.clock = standin, clock
         queue = FullQueue.of(Accelerator(standin.device))
         assert queue is not None
         clock.now = standin.busy_until  # the queue waited for the device when it was measured
-        self.watch = QueueStopwatch(queue)
+        self.watch = QueueStopwatch(queue, **settings)
 
     def call(self, host: float, device: float) -> None:
         """Make a call, with an observer at work before and after it."""
@@ -183,9 +183,8 @@ def test_without_a_way_to_hold_the_device(standin: StandIn) -> None:
     assert type(observed_clock_of(torch.device("meta"))()) is stopwatch.Stopwatch
 
 
-def test_many_events_are_used_again(standin: StandIn, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_stopwatch, "UNREAD", 10)
-    loop = Loop(standin, clock)
+def test_many_events_are_used_again(standin: StandIn, clock: Clock) -> None:
+    loop = Loop(standin, clock, unread_most=10)
     start = loop.watch.now()
     for _ in range(35):
         loop.call(1e-3, 1e-3)

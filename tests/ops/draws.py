@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -65,26 +67,42 @@ def partner(draw: Draw, other: torch.Tensor) -> torch.Tensor:
 
 
 MODULE, FUNCTION, OTHER = "module", "function of F", "any other"
-CASES: dict[tuple[str, str], Callable[[Draw, Any], Made]] = {}
+Case = Callable[[Draw, Any], Made]
+CASES: dict[tuple[str, str], Case] = {}
+KINDS: dict[Case, Callable[[Any], object]] = {}
+"""What the arguments depend on, of cases in which that is not the target itself."""
 
 
-def draws(*rules: str, of: str = OTHER) -> Callable[[Callable[[Draw, Any], Made]], Callable[[Draw, Any], Made]]:
+def same(target: Any) -> None:
+    """The kind of all targets, for arguments that do not depend on the target."""
+
+
+def draws(*rules: str, of: str = OTHER, kind: Callable[[Any], object] | None = None) -> Callable[[Case], Case]:
     """Make the arguments of targets of the rules of these names (without ``_shape``) by the decorated function.
 
-    Those that are modules, or functions of F, may have one of their own.
+    Those that are modules, or functions of F, may have one of their own. Targets of one ``kind`` share their arguments, which
+    are then drawn once.
     """
 
-    def enter(case: Callable[[Draw, Any], Made]) -> Callable[[Draw, Any], Made]:
+    def enter(case: Case) -> Case:
         CASES.update({(rule, of): case for rule in rules})
+        if kind is not None:
+            KINDS[case] = kind
         return case
 
     return enter
 
 
-def case_of(target: Any) -> Callable[[Draw, Any], Made]:
-    """Return the function that draws arguments of a target."""
-    for test in Path(__file__).parent.glob("test_*.py"):  # where they are entered
+@cache
+def enter_all() -> None:
+    """Import the files in which cases are entered."""
+    for test in Path(__file__).parent.glob("test_*.py"):
         importlib.import_module(f"tests.ops.{test.stem}")
+
+
+def case_of(target: Any) -> Case:
+    """Return the function that draws arguments of a target."""
+    enter_all()
     rule, kind = rule_of(target).__name__.removesuffix("_shape"), OTHER
     if isinstance(target, type):
         kind = MODULE
@@ -98,7 +116,36 @@ def rule_of(target: Any) -> Any:
     return RULES[target].function
 
 
-@draws("same", "in_place")
+EXAMPLES = 30
+_shared: dict[tuple[Case, object], list[Made]] = {}
+
+
+def examples_of(target: Any) -> list[Made]:
+    """Return the arguments that are drawn for a target: the same in each run, and the same tensors for targets of one kind."""
+    case = case_of(target)
+    if case not in KINDS:
+        return _drawn(case, target)
+    key = case, KINDS[case](target)
+    if key not in _shared:
+        _shared[key] = _drawn(case, target)
+    return _shared[key]
+
+
+def _drawn(case: Case, target: Any) -> list[Made]:
+    made: list[Made] = []
+
+    @settings(
+        max_examples=EXAMPLES, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    )
+    @given(st.data())
+    def draw_one(data: Any) -> None:
+        made.append(case(data.draw, target))
+
+    draw_one()
+    return made
+
+
+@draws("same", "in_place", kind=same)
 def unary(draw: Draw, target: Any) -> Made:
     x = tensor(draw, dims(draw, 0), draw(st.sampled_from(DTYPES)))
     return (x,), {}

@@ -15,7 +15,7 @@ from fxflops.ops import BASE
 from fxflops.ops.elementwise import ALIASES, BINARY, SPECIAL, UNARY
 from fxflops.records import Cost
 from tests.kinds.calls import Calls
-from tests.ops.draws import DTYPES, FUNCTION, META, Draw, Made, dims, draws, partner, tensor, unary
+from tests.ops.draws import DTYPES, FUNCTION, META, Draw, Made, dims, draws, partner, same, tensor, unary
 from tests.ops.textbook import agrees, between
 from tests.oracle import Number, cost_of, numbers, tallying
 
@@ -240,12 +240,17 @@ def clamped(draw: Draw, target: Any) -> Made:
     return (x, *bounds), {}
 
 
-@draws("arithmetic", "arithmetic_in_place", "comparison")
+def takes_tensors(target: Any) -> bool:
+    """Return whether a target of two arguments takes tensors alone."""
+    return target.__name__ in ("maximum", "minimum", "atan2")
+
+
+@draws("arithmetic", "arithmetic_in_place", "comparison", kind=takes_tensors)
 def binary(draw: Draw, target: Any) -> Made:
     x = tensor(draw, dims(draw, 0), draw(st.sampled_from(DTYPES)))
     y = partner(draw, x)
     number = draw(st.sampled_from([2, 0.5, True, 1j]))
-    if target.__name__ in ("maximum", "minimum", "atan2"):
+    if takes_tensors(target):
         return draw(st.sampled_from([(x, y), (y, x)])), {}
     return draw(st.sampled_from([(x, y), (y, x), (x, y), (x, number)])), {}
 
@@ -256,7 +261,7 @@ def by_a_number(draw: Draw, target: Any) -> Made:
     return (x, draw(st.sampled_from([2, 0.5, 1.5, partner(draw, x)]))), {}
 
 
-@draws("addcmul")
+@draws("addcmul", kind=same)
 def ternary(draw: Draw, target: Any) -> Made:
     x = tensor(draw, dims(draw), draw(st.sampled_from(DTYPES)))
     return (x, partner(draw, x), partner(draw, x)), {}
@@ -269,7 +274,7 @@ def chosen(draw: Draw, target: Any) -> Made:
     return draw(st.sampled_from([(condition, x, y), (condition, y, x), (condition, x, 0.5)])), {}
 
 
-@draws("masked_fill")
+@draws("masked_fill", kind=same)
 def filled(draw: Draw, target: Any) -> Made:
     x = tensor(draw, dims(draw), draw(st.sampled_from(DTYPES)))
     return (x, tensor(draw, partner(draw, x).shape, torch.bool), draw(st.sampled_from([0, -math.inf]))), {}

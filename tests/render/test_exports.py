@@ -179,10 +179,10 @@ def test_text_is_for_people() -> None:
     assert str(many.to_html()).count("<tr>") == 101
 
 
-def test_a_narrow_terminal_says_what_it_has_no_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_narrow_terminal_says_what_it_has_no_room_for(columns: Callable[[int], None]) -> None:
     table = count(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), torch.randn(1, 3, 8, 8)).table
     for width in (200, 80, 60):
-        monkeypatch.setattr("fxflops.render.table.terminal_width", lambda width=width: width)
+        columns(width)
         lines = str(table).splitlines()
         assert max(map(len, lines)) <= width
         shown = lines[0].split()

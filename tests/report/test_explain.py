@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
@@ -84,8 +86,8 @@ def test_text() -> None:
     assert "<table" in REPORT.explain("torch", "torch_flops")._repr_html_()
 
 
-def test_a_narrow_terminal_has_the_rows_below_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fxflops.report.explain.terminal_width", lambda: 40)
+def test_a_narrow_terminal_has_the_rows_below_each_other(columns: Callable[[int], None]) -> None:
+    columns(40)
     assert str(REPORT.explain("torch", "torch_flops")).splitlines()[1:] == [
         "relu x3 in *.act   +72",
         "  torch         0  not counted",

@@ -16,39 +16,14 @@ from fxflops.integrations import Meter
 from fxflops.roofline.devices import DEVICES, Device, find_device, listed
 
 
-@pytest.mark.parametrize(
-    ("name", "device"),
-    [
-        ("H100", "H100 SXM"),
-        ("h100-pcie", "H100 PCIe"),
-        ("NVIDIA H100 80GB HBM3", "H100 SXM"),
-        ("NVIDIA H100 PCIe", "H100 PCIe"),
-        ("NVIDIA H200", "H200"),
-        ("NVIDIA GH200 480GB", "GH200"),
-        ("NVIDIA A100-SXM4-80GB", "A100 80GB SXM"),
-        ("A100-PCIE-40GB", "A100 40GB"),
-        ("NVIDIA A100 80GB PCIe", "A100 80GB PCIe"),
-        ("Tesla V100-SXM2-16GB", "V100 SXM2"),
-        ("Tesla T4", "T4"),
-        ("NVIDIA GeForce RTX 4090", "RTX 4090"),
-        ("AMD Instinct MI300X", "MI300X"),
-    ],
-)
-def test_names(name: str, device: str) -> None:
-    assert find_device(name).name == device
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
+def test_others_of_a_name_are_not_taken_for_it() -> None:
+    others = [
         "NVIDIA GeForce RTX 3090 Ti Laptop GPU",
         "NVIDIA GeForce RTX 4090 Laptop GPU",
         "NVIDIA A100-SXM4-80GB MIG 1g.10gb",
         "Orin",
-    ],
-)
-def test_others_of_a_name_are_not_taken_for_it(name: str) -> None:
-    assert listed(name) is None
+    ]
+    assert {name: device for name in others if (device := listed(name)) is not None} == {}
 
 
 def test_unknown_device_lists_the_known_and_how_to_make_one() -> None:
@@ -116,6 +91,9 @@ TYPED = {  # what people type: the device, and the GB on its box
     "A100 PCIe": ("A100 80GB PCIe", 80),
     "a100-40gb": ("A100 40GB", 40),
     "a100-sxm4-80gb": ("A100 80GB SXM", 80),
+    "NVIDIA A100-SXM4-80GB": ("A100 80GB SXM", 80),
+    "NVIDIA A100 80GB PCIe": ("A100 80GB PCIe", 80),
+    "A100-PCIE-40GB": ("A100 40GB", 40),
     "A100 80GB": ("A100 80GB SXM", 80),
     "NVIDIA A100-PCIE-40GB": ("A100 40GB", 40),
     "A10": ("A10", 24),
@@ -134,12 +112,14 @@ TYPED = {  # what people type: the device, and the GB on its box
     "h100_sxm": ("H100 SXM", 80),
     "H100 80GB": ("H100 SXM", 80),
     "NVIDIA H100 80GB HBM3": ("H100 SXM", 80),
+    "h100-pcie": ("H100 PCIe", 80),
     "NVIDIA H100 PCIe": ("H100 PCIe", 80),
     "H100 NVL": ("H100 NVL", 94),
     "H20": ("H20", 96),
     "H200": ("H200", 141),
     "H800": ("H800 SXM", 80),
     "GH200": ("GH200", 96),
+    "NVIDIA GH200 480GB": ("GH200", 96),  # 480 GB of the CPU's
     "B200": ("B200", 180),
     "B300": ("B300", 288),
     "GB200": ("GB200", 186),
@@ -150,6 +130,7 @@ TYPED = {  # what people type: the device, and the GB on its box
     "L40S": ("L40S", 48),
     "T4": ("T4", 16),
     "V100": ("V100 SXM2", 16),
+    "Tesla V100-SXM2-16GB": ("V100 SXM2", 16),
     "Tesla V100-SXM2-32GB": ("V100 SXM2", 32),
     "Tesla V100-PCIE-32GB": ("V100 PCIe", 32),
     "P100": ("P100 PCIe", 16),
@@ -165,6 +146,7 @@ TYPED = {  # what people type: the device, and the GB on its box
     "rtx4090": ("RTX 4090", 24),
     "RTX 4090 24GB": ("RTX 4090", 24),
     "GeForce RTX 4090": ("RTX 4090", 24),
+    "NVIDIA GeForce RTX 4090": ("RTX 4090", 24),
     "rtx_4090": ("RTX 4090", 24),
     "RTX 4070 Ti Super": ("RTX 4070 Ti SUPER", 16),
     "RTX 3080 10GB": ("RTX 3080", 10),
@@ -186,6 +168,7 @@ TYPED = {  # what people type: the device, and the GB on its box
     "5090": ("RTX 5090", 32),
     "MI210": ("MI210", 64),
     "MI300X": ("MI300X", 192),
+    "AMD Instinct MI300X": ("MI300X", 192),
     "AMD Instinct MI325X": ("MI325X", 256),
     "MI355X": ("MI355X", 288),
     "7900 XTX": ("RX 7900 XTX", 24),
@@ -194,14 +177,15 @@ TYPED = {  # what people type: the device, and the GB on its box
 }
 
 
-@pytest.mark.parametrize("typed", TYPED)
-def test_names_that_people_type_with_the_memory_of_the_card(typed: str) -> None:
-    name, gigabytes = TYPED[typed]
-    device = find_device(typed)
-    assert device.name == name
-    assert device.memory is not None
-    # GB on boxes are GB or GiB; ECC takes a sixteenth of some, the driver a little of all.
-    assert 0.91 * gigabytes * 1e9 <= device.memory <= gigabytes * 2**30
+def test_names_that_people_type_with_the_memory_of_the_card() -> None:
+    wrong = {}
+    for typed, (name, gigabytes) in TYPED.items():
+        device = find_device(typed)
+        # GB on boxes are GB or GiB; ECC takes a sixteenth of some, the driver a little of all.
+        has_memory = device.memory and 0.91 * gigabytes * 1e9 <= device.memory <= gigabytes * 2**30
+        if device.name != name or not has_memory:
+            wrong[typed] = device.name, device.memory
+    assert wrong == {}
 
 
 def test_every_memory_is_sourced() -> None:

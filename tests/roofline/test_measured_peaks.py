@@ -78,18 +78,15 @@ def test_a_slow_moment_is_no_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = count()
     speed = 1e11
 
-    def delayed(where: str, run: partial[object], times: int = 4) -> float:
+    def mostly_delayed(where: str, run: partial[object]) -> float:
         return flops_of(run) / speed + (0 if next(taken) % 13 == 12 else 8e-3)
 
-    monkeypatch.setattr(measured_peaks, "_fastest", delayed)
-    assert measured_peaks._gemm("cpu", 1, "f32") == (pytest.approx(speed), True)
-    monkeypatch.setattr(measured_peaks, "SECONDS_CAP", 0.05)
-    monkeypatch.setattr(measured_peaks, "_fastest", lambda where, run, times=4: 8e-3 + flops_of(run) / speed)
-    busy = measured_peaks._gemm("cpu", 2, "f32")
-    assert not busy.is_reproducible
-    monkeypatch.setattr(measured_peaks, "_fastest", delayed)
-    monkeypatch.setattr(measured_peaks, "SECONDS_CAP", 5.0)
-    assert measured_peaks._gemm("cpu", 2, "f32") == (pytest.approx(speed), True)
+    def always_delayed(where: str, run: partial[object]) -> float:
+        return flops_of(run) / speed + 8e-3
+
+    assert measured_peaks._gemm("cpu", 1, "f32", 5.0, mostly_delayed) == (pytest.approx(speed), True)
+    assert not measured_peaks._gemm("cpu", 2, "f32", 0.05, always_delayed).is_reproducible
+    assert measured_peaks._gemm("cpu", 2, "f32", 5.0, mostly_delayed) == (pytest.approx(speed), True)
 
 
 def test_smaller_caches_are_not_slower() -> None:
@@ -156,7 +153,7 @@ def test_a_launch_is_the_devices_time_not_the_hosts(standin: StandIn, monkeypatc
 
 
 def test_the_peak_of_tf32_is_measured_in_it_and_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    def peak(where: str, threads: int, dtype: str) -> measured_peaks.Peak:
+    def peak(where: str, threads: int, dtype: str, *_: object) -> measured_peaks.Peak:
         return measured_peaks.Peak(8e12 if tf32_allowed().matmul else 1e12, True)
 
     settings = tf32_allowed()

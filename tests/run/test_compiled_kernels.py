@@ -75,9 +75,8 @@ def test_the_other_process_raises() -> None:
     assert compiled_kernels(lambda: raises, {}) == ((), "compiling the model again raised ValueError: so it is")
 
 
-def test_the_other_process_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "LIMIT", 0.2)
-    found, why = compiled_kernels(lambda: threading.Event().wait, {})
+def test_the_other_process_takes_too_long() -> None:
+    found, why = compiled_kernels(lambda: threading.Event().wait, {}, limit=0.2)
     assert not found
     assert why.startswith("compiling the model again in a forked process took longer than")
 

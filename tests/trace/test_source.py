@@ -26,16 +26,10 @@ print(fxflops.analyze(Own(), torch.ones(2), repeats=0, progress=False).missing[0
 """
 
 
-@pytest.mark.parametrize("file", [torch.__file__, nn.__file__, fxflops.__file__, contextlib.__file__, "<string>"])
-def test_a_library(file: str) -> None:
-    assert is_library(file)
-
-
-@pytest.mark.parametrize(
-    "file", [__file__, pytest.__file__, "<stdin>", "<ipython-input-1-abc>", "/tmp/ipykernel_7/1.py"]
-)
-def test_an_authors(file: str) -> None:
-    assert not is_library(file)
+def test_files_of_libraries_and_of_authors() -> None:
+    libraries = [torch.__file__, nn.__file__, fxflops.__file__, contextlib.__file__, "<string>"]
+    authors = [__file__, pytest.__file__, "<stdin>", "<ipython-input-1-abc>", "/tmp/ipykernel_7/1.py"]
+    assert [file for file in libraries + authors if is_library(file)] == libraries
 
 
 def test_what_was_typed_in_has_lines_too() -> None:
