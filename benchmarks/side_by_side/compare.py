@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -20,6 +21,9 @@ FOLLOWS = {
     "classes": ["calls", "scopes"],
 }
 """The parts whose contents follow from others: where one of those differs, this one is not told as well."""
+WORDS = (".rule.counts", ".rule.formula", "remarks[]")
+"""The kinds of places that hold sentences and names of functions. These are reworded often, and the costs and facts behind them are
+compared elsewhere."""
 LONGEST, MOST = 300, 8
 
 
@@ -48,10 +52,46 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[Difference]:
         parts = [part for part in {**ours, **theirs} if ours.get(part) != theirs.get(part)]
         if "raises" in parts:
             parts = ["raises"]
+        places = {part: _places(part, ours.get(part), theirs.get(part)) for part in parts}
+        differing = {part for part, found_places in places.items() if found_places}
         for part in parts:
-            if not {*FOLLOWS.get(part, ())} & {*parts}:
-                places = _first_of_each_kind(_leaves(part, "", ours.get(part), theirs.get(part)))
-                found += [Difference(way, place, *values) for place, *values in places]
+            if not differing.intersection(FOLLOWS.get(part, ())):
+                found += [Difference(way, *each) for each in places[part]]
+    return found
+
+
+def _places(part: str, old: Any, new: Any) -> list[tuple[str, str, str]]:
+    """Return the first place of each kind of difference in a part, with both values as text."""
+    return _first_of_each_kind(_leaves(part, part, *_comparable(part, old, new)))
+
+
+def _comparable(part: str, old: Any, new: Any) -> tuple[Any, Any]:
+    """Return both values of a part in a form that is quicker to read where they differ."""
+    if not isinstance(old, list) or not isinstance(new, list):
+        return old, new
+    if part == "timeline" and _changes(old) == _changes(new):
+        return {"repeated": len(old) - len(_changes(old))}, {"repeated": len(new) - len(_changes(new))}
+    if part == "live_at_peak":  # sorted by text: one other shape would move the rows behind it
+        return _without(old, new), _without(new, old)
+    return old, new
+
+
+def _changes(timeline: list[Any]) -> list[Any]:
+    """Return the moments without those that have the live bytes of the moment before them."""
+    pairs = zip([None, *timeline], timeline, strict=False)
+    return [moment for before, moment in pairs if before is None or moment["live"] != before["live"]]
+
+
+def _without(rows: list[Any], others: list[Any]) -> list[Any]:
+    """Return the rows that the others do not have as often."""
+    left = Counter(json.dumps(each) for each in others)
+    found = []
+    for row in rows:
+        text = json.dumps(row)
+        if left[text]:
+            left[text] -= 1
+        else:
+            found.append(row)
     return found
 
 
@@ -66,7 +106,7 @@ def _first_of_each_kind(leaves: Iterator[tuple[str, str, Any, Any]]) -> list[tup
 
 def _leaves(place: str, kind: str, old: Any, new: Any) -> Iterator[tuple[str, str, Any, Any]]:
     """Yield what differs: the place, its kind (the place without numbers, with the op), and both values."""
-    if old == new:
+    if old == new or kind.endswith(WORDS):
         return
     if (ours := _mapping(old)) != (theirs := _mapping(new)):
         old, new = ours, theirs
@@ -92,6 +132,8 @@ def _leaves(place: str, kind: str, old: Any, new: Any) -> Iterator[tuple[str, st
             name = _name(ours)
             label = f" {name}" if name else ""
             op = ours.get("op", "") if isinstance(ours, dict) else ""
+            if kind == "raises" and number == 1:  # the message; the first is the type of the error
+                continue
             yield from _leaves(f"{place}[{number}]{label}", f"{kind}[]{op}", ours, theirs)
     else:
         yield place, kind, old, new
@@ -110,6 +152,8 @@ def _name(item: Any) -> str:
         return ""
     what = str(item.get("op") or item.get("cls") or item.get("name") or "")
     where = item.get("path", item.get("module", ""))
+    if "complex" in json.dumps([item.get("args"), item.get("out")]):  # whose arithmetic is counted by other rules
+        what = f"complex {what}"
     return f"{what} in {where or '(root)'}" if what else str(where)
 
 
