@@ -42,8 +42,8 @@ CAUSES: list[tuple[Matches, Matches, Matches, str]] = [
     (
         ".*",
         ".*",
-        r"calls\[\d+\] attention(_backward)? .*\.out(\[0\])?\.tensor\[2\]: 2 items, here 0:  -> 4 items, here 2: strided, .*\"pairs\".*",
-        "the pairs that a mask leaves are kept with each call of attention, for rooflines",
+        r"calls\[\d+\] .*\.out(\[0\])?\.tensor\[2\]: 2 items, here 0:  -> 4 items, here 2: strided, .*\"(pairs|share)\".*",
+        "the pairs that a mask leaves are kept with each call of attention and of its products, for rooflines",
     ),
     (
         ".*",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
 FOLLOWS = {
@@ -62,24 +63,30 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[Difference]:
 
 def _places(part: str, old: Any, new: Any) -> list[tuple[str, str, str]]:
     """Return the first place of each kind of difference in a part, with both values as text."""
-    return _first_of_each_kind(_leaves(part, part, *_comparable(part, old, new)))
+    more: list[tuple[str, str, str]] = []
+    if isinstance(old, list) and isinstance(new, list):
+        if part == "timeline":
+            repeats = [len(each) for each in (old, new)]
+            old, new = _without_repeats(old, new), _without_repeats(new, old)
+            repeats = [before - len(each) for before, each in zip(repeats, (old, new), strict=True)]
+            if any(repeats):
+                more.append(("timeline.repeated", *map(str, repeats)))
+        if part == "live_at_peak":  # sorted by text: one other shape would move the rows behind it
+            old, new = _without(old, new), _without(new, old)
+    return more + _first_of_each_kind(_leaves(part, part, old, new))
 
 
-def _comparable(part: str, old: Any, new: Any) -> tuple[Any, Any]:
-    """Return both values of a part in a form that is quicker to read where they differ."""
-    if not isinstance(old, list) or not isinstance(new, list):
-        return old, new
-    if part == "timeline" and _changes(old) == _changes(new):
-        return {"repeated": len(old) - len(_changes(old))}, {"repeated": len(new) - len(_changes(new))}
-    if part == "live_at_peak":  # sorted by text: one other shape would move the rows behind it
-        return _without(old, new), _without(new, old)
-    return old, new
-
-
-def _changes(timeline: list[Any]) -> list[Any]:
-    """Return the moments without those that have the live bytes of the moment before them."""
-    pairs = zip([None, *timeline], timeline, strict=False)
-    return [moment for before, moment in pairs if before is None or moment["live"] != before["live"]]
+def _without_repeats(timeline: list[Any], other: list[Any]) -> list[Any]:
+    """Return the moments without those that have the live bytes of the moment before them, where the other side has none for the call."""
+    left = Counter(map(_key, other))
+    left.subtract(map(_key, timeline))
+    found = []
+    for before, moment in zip([None, *timeline], timeline, strict=False):
+        if before is not None and left[_key(moment)] < 0 and moment["live"] == before["live"]:
+            left[_key(moment)] += 1
+        else:
+            found.append(moment)
+    return found
 
 
 def _without(rows: list[Any], others: list[Any]) -> list[Any]:
@@ -114,29 +121,42 @@ def _leaves(place: str, kind: str, old: Any, new: Any) -> Iterator[tuple[str, st
         for key in {**old, **new}:
             yield from _leaves(f"{place}.{key}", f"{kind}.{key}", old.get(key), new.get(key))
     elif isinstance(old, list) and isinstance(new, list) and len(old) != len(new):
-        # Only what is between the equal beginnings and ends is another: the rest is but moved.
-        start = next(
-            (i for i, pair in enumerate(zip(old, new, strict=False)) if pair[0] != pair[1]), min(len(old), len(new))
-        )
-        end = 0
-        while end < min(len(old), len(new)) - start and old[-1 - end] == new[-1 - end]:
-            end += 1
-        ours, theirs = (items[start : len(items) - end] for items in (old, new))
-        text = [
+        yield from _leaves_of_moved(place, kind, old, new)
+    elif isinstance(old, list) and isinstance(new, list):
+        for number, (ours, theirs) in enumerate(zip(old, new, strict=True)):
+            if kind == "raises" and number == 1:  # the message; the first is the type of the error
+                continue
+            yield from _leaves_of_item(place, kind, number, ours, theirs)
+    else:
+        yield place, kind, old, new
+
+
+def _leaves_of_item(place: str, kind: str, number: int, old: Any, new: Any) -> Iterator[tuple[str, str, Any, Any]]:
+    name = _name(old)
+    label = f" {name}" if name else ""
+    op = old.get("op", "") if isinstance(old, dict) else ""
+    yield from _leaves(f"{place}[{number}]{label}", f"{kind}[]{op}", old, new)
+
+
+def _leaves_of_moved(place: str, kind: str, old: list[Any], new: list[Any]) -> Iterator[tuple[str, str, Any, Any]]:
+    """Yield what differs in lists of two lengths: what one side has more, and in the rest, which is but moved, what is in other places."""
+    keys = [[_key(item) for item in items] for items in (old, new)]
+    for what, old_from, old_to, new_from, new_to in SequenceMatcher(None, *keys, autojunk=False).get_opcodes():
+        if what == "equal":
+            for number, theirs in zip(range(old_from, old_to), new[new_from:new_to], strict=True):
+                yield from _leaves_of_item(place, kind, number, old[number], theirs)
+            continue
+        ours, theirs = old[old_from:old_to], new[new_from:new_to]
+        texts = [
             f"{len(items)} items, here {len(others)}: {_names(others)}"
             for items, others in ((old, ours), (new, theirs))
         ]
-        yield f"{place}[{start}]", f"{kind}[]", *text
-    elif isinstance(old, list) and isinstance(new, list):
-        for number, (ours, theirs) in enumerate(zip(old, new, strict=True)):
-            name = _name(ours)
-            label = f" {name}" if name else ""
-            op = ours.get("op", "") if isinstance(ours, dict) else ""
-            if kind == "raises" and number == 1:  # the message; the first is the type of the error
-                continue
-            yield from _leaves(f"{place}[{number}]{label}", f"{kind}[]{op}", ours, theirs)
-    else:
-        yield place, kind, old, new
+        yield f"{place}[{old_from}]", f"{kind}[]+{_name((ours or theirs)[0])}", *texts
+
+
+def _key(item: Any) -> str:
+    """Return by what an item is found again on the other side."""
+    return f"{_name(item)} {item.get('phase', '')}" if _name(item) else json.dumps(item)
 
 
 def _mapping(value: Any) -> Any:

@@ -30,6 +30,8 @@ NAMES = frozenset(
 )
 """Composites with temporaries. Most others have none, and are called whole, which is faster. Convolutions are not
 listed: their composing kernel chooses by device, and would choose for meta instead of the device that is counted for."""
+VALUED = frozenset({"aten::masked_scatter_backward"})
+"""Composites with parts whose shapes depend on values (``masked_select``). Meta has only the whole."""
 
 
 def composing_kernel(func: Any, args: Any, kwargs: Any, device: torch.device | None) -> Callable[..., Any] | None:
@@ -43,6 +45,8 @@ def composing_kernel(func: Any, args: Any, kwargs: Any, device: torch.device | N
         return None
     tensors = tensors_given((args, kwargs))
     if not tensors or any(type(each) not in ORDINARY or not is_dense(each) for each in tensors):
+        return None
+    if tensors[0].is_meta and func.name() in VALUED:
         return None
     device = tensors[0].device if device is None else device
     return (
