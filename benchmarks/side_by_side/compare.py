@@ -66,9 +66,9 @@ def _places(part: str, old: Any, new: Any) -> list[tuple[str, str, str]]:
     more: list[tuple[str, str, str]] = []
     if isinstance(old, list) and isinstance(new, list):
         if part == "timeline":
-            repeats = [len(each) for each in (old, new)]
-            old, new = _without_repeats(old, new), _without_repeats(new, old)
-            repeats = [before - len(each) for before, each in zip(repeats, (old, new), strict=True)]
+            shorter = _without_repeats(old, new)
+            repeats = [len(old) - len(shorter[0]), len(new) - len(shorter[1])]
+            old, new = shorter
             if any(repeats):
                 more.append(("timeline.repeated", *map(str, repeats)))
         if part == "live_at_peak":  # sorted by text: one other shape would move the rows behind it
@@ -76,17 +76,25 @@ def _places(part: str, old: Any, new: Any) -> list[tuple[str, str, str]]:
     return more + _first_of_each_kind(_leaves(part, part, old, new))
 
 
-def _without_repeats(timeline: list[Any], other: list[Any]) -> list[Any]:
-    """Return the moments without those that have the live bytes of the moment before them, where the other side has none for the call."""
-    left = Counter(map(_key, other))
-    left.subtract(map(_key, timeline))
-    found = []
-    for before, moment in zip([None, *timeline], timeline, strict=False):
-        if before is not None and left[_key(moment)] < 0 and moment["live"] == before["live"]:
-            left[_key(moment)] += 1
-        else:
-            found.append(moment)
+def _without_repeats(old: list[Any], new: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Return both timelines without the moments of one side alone after which the live bytes are those of the moment before."""
+    if len(old) == len(new) and all(_key(ours) == _key(theirs) for ours, theirs in zip(old, new, strict=True)):
+        return old, new
+    found: tuple[list[Any], list[Any]] = [], []
+    for what, *bounds in _opcodes(old, new):
+        for kept, moments, start, stop in ((found[0], old, *bounds[:2]), (found[1], new, *bounds[2:])):
+            kept += [
+                moments[i]
+                for i in range(start, stop)
+                if what == "equal" or not i or moments[i]["live"] != moments[i - 1]["live"]
+            ]
     return found
+
+
+def _opcodes(old: list[Any], new: list[Any]) -> Iterator[tuple[str, int, int, int, int]]:
+    """Yield where the lists have the same items by name, and where only one of them has some."""
+    keys = [[_key(item) for item in items] for items in (old, new)]
+    yield from SequenceMatcher(None, *keys, autojunk=False).get_opcodes()
 
 
 def _without(rows: list[Any], others: list[Any]) -> list[Any]:
@@ -140,8 +148,7 @@ def _leaves_of_item(place: str, kind: str, number: int, old: Any, new: Any) -> I
 
 def _leaves_of_moved(place: str, kind: str, old: list[Any], new: list[Any]) -> Iterator[tuple[str, str, Any, Any]]:
     """Yield what differs in lists of two lengths: what one side has more, and in the rest, which is but moved, what is in other places."""
-    keys = [[_key(item) for item in items] for items in (old, new)]
-    for what, old_from, old_to, new_from, new_to in SequenceMatcher(None, *keys, autojunk=False).get_opcodes():
+    for what, old_from, old_to, new_from, new_to in _opcodes(old, new):
         if what == "equal":
             for number, theirs in zip(range(old_from, old_to), new[new_from:new_to], strict=True):
                 yield from _leaves_of_item(place, kind, number, old[number], theirs)
