@@ -100,7 +100,7 @@ CAUSES: list[tuple[Matches, Matches, Matches, str]] = [
         "a table of the forward lives as long as it does: it was freed with the first view of it, and entered again",
     ),
     (
-        "transformers/(mask2former|kimi_k25)",
+        "torchvision/swin_.*|transformers/(mask2former|kimi_k25)|menagerie/(rs_L717_prosst|lerobot_vla_policies|rs_L933_2_smilesbert)\\..*",
         "count|train",
         r"timeline\[\d+\] .*\.live\[3\]: .*",
         "a table of the forward lives as long as it does: it was freed with the first view of it, and entered again",
@@ -123,5 +123,23 @@ CAUSES: list[tuple[Matches, Matches, Matches, str]] = [
         "simulate.*",
         r"timeline.*\.live\[[12]\]: .*|figures\[0\]\[3\]\.(inputs|buffers): .*|memory.*|live_at_peak.*",
         "tensors that a model holds in an attribute count as its buffers, from the start",
+    ),
+    (
+        "menagerie/rs_L933_2_smilesbert.0",
+        "count",
+        r"timeline\[9\]: 136 items, here 0:  -> 137 items, here 1: detach .*",
+        "a table of the forward lives as long as it does: it was freed with the first view of it, and entered again",
+    ),
+    (
+        "menagerie/rs_L933_2_smilesbert.0",
+        "train",
+        r"timeline.*",
+        "tensors that a model holds in an attribute count as its buffers, from the start",
+    ),
+    (
+        ".*",
+        "train",
+        r"timeline\[\d+\]: .*, here 0:  -> .*, here 1: (mul|div) in .*",
+        "autograd keeps 8 bytes for the number in `x * 0.5`, on the CPU",
     ),
 ]
