@@ -43,7 +43,7 @@ from typing import Any
 from benchmarks.isolated import Isolated
 
 from .cases import SETS, Case
-from .causes import CAUSES
+from .causes import CAUSES, Matches
 from .compare import Difference, differences
 from .facts import facts_of, row_of, unpacked, use_library
 
@@ -156,13 +156,17 @@ def git(*args: str) -> None:
     subprocess.run(["git", "-C", str(ROOT), *args], check=True, capture_output=True, text=True)
 
 
-def cause_of(case: str, difference: Difference, causes: list[tuple[str, str, str, str]] = CAUSES) -> str:
+def cause_of(case: str, difference: Difference, causes: list[tuple[Matches, Matches, Matches, str]] = CAUSES) -> str:
     """Return the cause of a difference; "" if none is known."""
-    for *patterns, reason in causes:
-        texts = (case, difference.way, str(difference).partition(": ")[2])
-        if all(re.fullmatch(pattern, text) for pattern, text in zip(patterns, texts, strict=True)):
+    texts = (case, difference.way, str(difference).partition(": ")[2])
+    for *each_matches, reason in causes:
+        if all(_is_match(matches, text) for matches, text in zip(each_matches, texts, strict=True)):
             return reason
     return ""
+
+
+def _is_match(matches: Matches, text: str) -> bool:
+    return bool(re.fullmatch(matches, text)) if isinstance(matches, str) else matches(text)
 
 
 class Comparison:
@@ -237,7 +241,9 @@ class Comparison:
         unexplained = by_cause.pop("", [])
         if by_cause:
             lines += ["", "Explained:", ""]
-            lines += [f"- {cause}: {len(found)}, first {found[0]}" for cause, found in by_cause.items()]
+            for cause, found in by_cause.items():
+                cases = len({each.partition(": ")[0] for each in found})
+                lines.append(f"- {cause}: {cases:,} cases, {len(found):,} places, e.g. {found[0]}")
         if unexplained:
             lines += ["", f"Not explained: {len(unexplained)}", "", *(f"- {each}" for each in unexplained)]
         for title, cases_by_set in (("Raise alike in all ways", self.raising), ("Cut off", self.cut_off)):
@@ -269,6 +275,9 @@ def run(sides: list[Side], groups: list[str], options: argparse.Namespace) -> Co
             key = group, case[0]
             left.add(key)
             lacking = [side for side in sides if key not in side.rows]
+            if lacking and options.known:
+                left.remove(key)
+                continue
             for side in lacking:
                 waiting[side].put((group, case))
             if not lacking:
@@ -338,6 +347,9 @@ def main() -> int:
     parser.add_argument("--sets", default=DEFAULT, help=f"of {', '.join(SETS)}; default {DEFAULT}")
     parser.add_argument("--limit", type=int, help="the first so many cases of each set")
     parser.add_argument("--every", type=int, default=1, help="every n-th case")
+    parser.add_argument(
+        "--known", action="store_true", help="only cases of which both sides have reported in earlier runs"
+    )
     parser.add_argument("--only", default="", help="cases whose names begin so, separated by commas")
     parser.add_argument("--ways", default="", help="of count, train, analyze and profile; default all that a set has")
     parser.add_argument("--jobs", type=int, default=2, help="processes at once, of both sides together")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
+from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
 FOLLOWS = {
@@ -20,6 +22,9 @@ FOLLOWS = {
     "classes": ["calls", "scopes"],
 }
 """The parts whose contents follow from others: where one of those differs, this one is not told as well."""
+WORDS = (".rule.counts", ".rule.formula", "remarks[]")
+"""The kinds of places that hold sentences and names of functions. These are reworded often, and the costs and facts behind them are
+compared elsewhere."""
 LONGEST, MOST = 300, 8
 
 
@@ -48,10 +53,60 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[Difference]:
         parts = [part for part in {**ours, **theirs} if ours.get(part) != theirs.get(part)]
         if "raises" in parts:
             parts = ["raises"]
+        places = {part: _places(part, ours.get(part), theirs.get(part)) for part in parts}
+        differing = {part for part, found_places in places.items() if found_places}
         for part in parts:
-            if not {*FOLLOWS.get(part, ())} & {*parts}:
-                places = _first_of_each_kind(_leaves(part, "", ours.get(part), theirs.get(part)))
-                found += [Difference(way, place, *values) for place, *values in places]
+            if not differing.intersection(FOLLOWS.get(part, ())):
+                found += [Difference(way, *each) for each in places[part]]
+    return found
+
+
+def _places(part: str, old: Any, new: Any) -> list[tuple[str, str, str]]:
+    """Return the first place of each kind of difference in a part, with both values as text."""
+    more: list[tuple[str, str, str]] = []
+    if isinstance(old, list) and isinstance(new, list):
+        if part == "timeline":
+            shorter = _without_repeats(old, new)
+            repeats = [len(old) - len(shorter[0]), len(new) - len(shorter[1])]
+            old, new = shorter
+            if any(repeats):
+                more.append(("timeline.repeated", *map(str, repeats)))
+        if part == "live_at_peak":  # sorted by text: one other shape would move the rows behind it
+            old, new = _without(old, new), _without(new, old)
+    return more + _first_of_each_kind(_leaves(part, part, old, new))
+
+
+def _without_repeats(old: list[Any], new: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Return both timelines without the moments of one side alone after which the live bytes are those of the moment before."""
+    if len(old) == len(new) and all(_key(ours) == _key(theirs) for ours, theirs in zip(old, new, strict=True)):
+        return old, new
+    found: tuple[list[Any], list[Any]] = [], []
+    for what, *bounds in _opcodes(old, new):
+        for kept, moments, start, stop in ((found[0], old, *bounds[:2]), (found[1], new, *bounds[2:])):
+            kept += [
+                moments[i]
+                for i in range(start, stop)
+                if what == "equal" or not i or moments[i]["live"] != moments[i - 1]["live"]
+            ]
+    return found
+
+
+def _opcodes(old: list[Any], new: list[Any]) -> Iterator[tuple[str, int, int, int, int]]:
+    """Yield where the lists have the same items by name, and where only one of them has some."""
+    keys = [[_key(item) for item in items] for items in (old, new)]
+    yield from SequenceMatcher(None, *keys, autojunk=False).get_opcodes()
+
+
+def _without(rows: list[Any], others: list[Any]) -> list[Any]:
+    """Return the rows that the others do not have as often."""
+    left = Counter(json.dumps(each) for each in others)
+    found = []
+    for row in rows:
+        text = json.dumps(row)
+        if left[text]:
+            left[text] -= 1
+        else:
+            found.append(row)
     return found
 
 
@@ -66,7 +121,7 @@ def _first_of_each_kind(leaves: Iterator[tuple[str, str, Any, Any]]) -> list[tup
 
 def _leaves(place: str, kind: str, old: Any, new: Any) -> Iterator[tuple[str, str, Any, Any]]:
     """Yield what differs: the place, its kind (the place without numbers, with the op), and both values."""
-    if old == new:
+    if old == new or kind.endswith(WORDS):
         return
     if (ours := _mapping(old)) != (theirs := _mapping(new)):
         old, new = ours, theirs
@@ -74,27 +129,41 @@ def _leaves(place: str, kind: str, old: Any, new: Any) -> Iterator[tuple[str, st
         for key in {**old, **new}:
             yield from _leaves(f"{place}.{key}", f"{kind}.{key}", old.get(key), new.get(key))
     elif isinstance(old, list) and isinstance(new, list) and len(old) != len(new):
-        # Only what is between the equal beginnings and ends is another: the rest is but moved.
-        start = next(
-            (i for i, pair in enumerate(zip(old, new, strict=False)) if pair[0] != pair[1]), min(len(old), len(new))
-        )
-        end = 0
-        while end < min(len(old), len(new)) - start and old[-1 - end] == new[-1 - end]:
-            end += 1
-        ours, theirs = (items[start : len(items) - end] for items in (old, new))
-        text = [
+        yield from _leaves_of_moved(place, kind, old, new)
+    elif isinstance(old, list) and isinstance(new, list):
+        for number, (ours, theirs) in enumerate(zip(old, new, strict=True)):
+            if kind == "raises" and number == 1:  # the message; the first is the type of the error
+                continue
+            yield from _leaves_of_item(place, kind, number, ours, theirs)
+    else:
+        yield place, kind, old, new
+
+
+def _leaves_of_item(place: str, kind: str, number: int, old: Any, new: Any) -> Iterator[tuple[str, str, Any, Any]]:
+    name = _name(old)
+    label = f" {name}" if name else ""
+    op = old.get("op", "") if isinstance(old, dict) else ""
+    yield from _leaves(f"{place}[{number}]{label}", f"{kind}[]{op}", old, new)
+
+
+def _leaves_of_moved(place: str, kind: str, old: list[Any], new: list[Any]) -> Iterator[tuple[str, str, Any, Any]]:
+    """Yield what differs in lists of two lengths: what one side has more, and in the rest, which is but moved, what is in other places."""
+    for what, old_from, old_to, new_from, new_to in _opcodes(old, new):
+        if what == "equal":
+            for number, theirs in zip(range(old_from, old_to), new[new_from:new_to], strict=True):
+                yield from _leaves_of_item(place, kind, number, old[number], theirs)
+            continue
+        ours, theirs = old[old_from:old_to], new[new_from:new_to]
+        texts = [
             f"{len(items)} items, here {len(others)}: {_names(others)}"
             for items, others in ((old, ours), (new, theirs))
         ]
-        yield f"{place}[{start}]", f"{kind}[]", *text
-    elif isinstance(old, list) and isinstance(new, list):
-        for number, (ours, theirs) in enumerate(zip(old, new, strict=True)):
-            name = _name(ours)
-            label = f" {name}" if name else ""
-            op = ours.get("op", "") if isinstance(ours, dict) else ""
-            yield from _leaves(f"{place}[{number}]{label}", f"{kind}[]{op}", ours, theirs)
-    else:
-        yield place, kind, old, new
+        yield f"{place}[{old_from}]", f"{kind}[]+{_name((ours or theirs)[0])}", *texts
+
+
+def _key(item: Any) -> str:
+    """Return by what an item is found again on the other side."""
+    return f"{_name(item)} {item.get('phase', '')}" if _name(item) else json.dumps(item)
 
 
 def _mapping(value: Any) -> Any:
@@ -110,6 +179,8 @@ def _name(item: Any) -> str:
         return ""
     what = str(item.get("op") or item.get("cls") or item.get("name") or "")
     where = item.get("path", item.get("module", ""))
+    if "complex" in json.dumps([item.get("args"), item.get("out")]):  # whose arithmetic is counted by other rules
+        what = f"complex {what}"
     return f"{what} in {where or '(root)'}" if what else str(where)
 
 

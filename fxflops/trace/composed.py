@@ -31,6 +31,8 @@ NAMES = frozenset(
 """Composite operators with temporaries. Most other composites have no temporaries, and are called whole, which is faster.
 Convolutions are not listed: their kernel chooses other kernels by device, and would choose for meta instead of the device that
 is counted for."""
+VALUED = frozenset({"aten::masked_scatter_backward"})
+"""Composite operators with parts whose shapes depend on values (``masked_select``). Meta has a kernel only for the whole operator."""
 
 
 def composing_kernel(func: Any, args: Any, kwargs: Any, device: torch.device | None) -> Callable[..., Any] | None:
@@ -45,6 +47,8 @@ def composing_kernel(func: Any, args: Any, kwargs: Any, device: torch.device | N
         return None
     tensors = tensors_given((args, kwargs))
     if not tensors or any(type(tensor) not in ORDINARY or not is_dense(tensor) for tensor in tensors):
+        return None
+    if tensors[0].is_meta and func.name() in VALUED:
         return None
     device = tensors[0].device if device is None else device
     key = "Meta" if device.type == "meta" else device.type.upper()

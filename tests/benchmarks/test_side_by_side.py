@@ -68,6 +68,8 @@ def test_a_cause_explains_what_all_its_patterns_match() -> None:
     causes = [("fuzz/.*", "count", ".*", "of another way"), ("fuzz/.*", "train", r"calls.* einsum .*", "counted twice")]
     assert cause_of("fuzz/4d99", difference, causes) == "counted twice"
     assert cause_of("timm/resnet18", difference, causes) == ""
+    by_half = [(".*", "train", lambda text: text.endswith("8 -> 4"), "counted twice")]
+    assert cause_of("timm/resnet18", difference, by_half) == "counted twice"
 
 
 def test_places_and_addresses_are_no_facts() -> None:
@@ -107,6 +109,31 @@ def test_a_call_more() -> None:
     assert (found.old, found.new) == ("3 items, here 0: ", "4 items, here 1: gelu in 1")
 
 
+def test_moments_that_repeat_the_one_before_are_counted() -> None:
+    old, new = facts(model()), facts(model())
+    timeline = new["count"]["timeline"]
+    timeline.insert(1, {**timeline[0], "op": "view"})
+    (found,) = differences(old, new)
+    assert (found.place, int(found.new) - int(found.old)) == ("timeline.repeated", 1)
+    timeline[1]["live"] = [0] * len(timeline[0]["live"])
+    assert places(old, new) == ["timeline[1]"]
+
+
+def test_of_the_peak_the_tensors_that_one_side_lacks_are_named() -> None:
+    old, new = facts(model()), facts(model())
+    new["count"]["live_at_peak"][0]["spec"] = {"tensor": [[64], "float32"]}
+    new["count"]["live_at_peak"].reverse()
+    assert places(old, new) == ["live_at_peak[0] 0.weight in 0.spec.tensor[0][0]"]
+
+
+def test_words_are_no_difference_but_what_follows_from_them_is() -> None:
+    old, new = facts(model()), facts(model())
+    new["count"]["calls"][1]["rule"] = {"formula": "another", "counts": "in other words"}
+    assert differences(old, new) == []
+    new["count"]["totals"]["total_flops"] += 1  # what differs in words alone hides nothing
+    assert places(old, new) == ["totals.total_flops"]
+
+
 def test_one_side_raises() -> None:
     raised: Any = {"count": {"raises": ["RunError", "no"], "warnings": []}}
     (found,) = differences(facts(model()), raised)
@@ -118,7 +145,7 @@ def test_one_side_raises() -> None:
     [
         (nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4, bias=False)), "calls[2] linear in 2.settings.bias"),
         (nn.Sequential(nn.Linear(8, 8), nn.ReLU(inplace=True), nn.Linear(8, 4)), "calls[1] relu in 1.settings.inplace"),
-        (nn.Sequential(nn.Linear(8, 8), nn.ReLU(inplace=True), nn.Linear(8, 4)), "timeline[1]"),
+        (nn.Sequential(nn.Linear(8, 8), nn.ReLU(inplace=True), nn.Linear(8, 4)), "timeline.repeated"),
         (nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.ReLU()), nn.Linear(8, 4)), "calls[1] relu in 1.path"),
         (nn.Sequential(*model(), nn.Dropout(0.0)), "scopes"),
     ],

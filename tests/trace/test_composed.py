@@ -1,0 +1,30 @@
+"""Operators that torch composes from others are run by their parts, where the device that is counted for has these."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+import fxflops
+
+
+class ReadsImages(nn.Module):
+    """Puts the features of an image in the places of a sentence that are kept for them, as models of vision and language do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.project = nn.Embedding(10, 8), nn.Linear(4, 8)
+
+    def forward(self, ids: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
+        words = self.embed(ids)
+        places = (ids == 3).unsqueeze(-1).expand_as(words)
+        return words.masked_scatter(places, self.project(image)).sum()
+
+
+def test_gradients_of_scattered_features_need_no_real_tensors() -> None:
+    args = torch.tensor([[1, 3, 3, 2]]), torch.randn(2, 4)
+    counted = fxflops.count(ReadsImages(), args, backward=True)
+    assert (counted.trace, counted.trace_reason) == ("counted on the meta device", "")
+    computed = fxflops.analyze(ReadsImages(), args, backward=True, repeats=0, progress=False)
+    assert counted.total_flops == computed.total_flops
+    assert counted.max_memory == computed.max_memory
