@@ -32,7 +32,7 @@ class MixedDtypesError(RuntimeError):
     def __init__(self, op: str, dtypes: Sequence[torch.dtype]) -> None:
         names = ", ".join(dict.fromkeys(str(dtype).removeprefix("torch.") for dtype in dtypes))
         super().__init__(
-            f"the tensors of {op} have different dtypes ({names}), for which the real device raises an error"
+            f"the tensors of {op} do not have the same dtype ({names}); the real device does not accept this"
         )
 
 
