@@ -1,4 +1,4 @@
-"""Drop-in replacements for other counters: their names, signatures, return values and printed text, based on fxflops's run."""
+"""Drop-in replacements for other counters. They have the same names, signatures, return values and printed text, but count with fxflops."""
 
 from importlib import import_module
 from importlib.util import find_spec

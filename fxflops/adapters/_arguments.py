@@ -1,5 +1,7 @@
-"""Arguments that several tools share (the input's shape, a function that makes inputs, one of several names), and checks for
-models that a tool refuses or only partly sees."""
+"""Read arguments that several adapters share: shapes, functions that make inputs, and names from a list.
+
+This module also checks for models that a tool refuses or counts only in part.
+"""
 
 from __future__ import annotations
 
@@ -18,35 +20,35 @@ T = TypeVar("T")
 
 
 def checked_shape(shape: Any, wanted: str) -> tuple[int, ...]:
-    """Return the shape; raise an InputError that is also an AssertionError for anything but a non-empty tuple."""
+    """Return the shape. If it is not a tuple or is empty, raise an InputError that is also an AssertionError."""
     if isinstance(shape, tuple) and shape:
         return shape
-    raise of_kind(InputError(f"{wanted}, not {shape!r}"), AssertionError)
+    raise of_kind(InputError(f"{wanted}; got {shape!r}"), AssertionError)
 
 
 def one_of(what: str, value: T, known: Collection[Any]) -> T:
-    """Return the value; raise an InputError that is also a ValueError if it is not in ``known``."""
+    """Return the value. If the value is not in ``known``, raise an InputError that is also a ValueError."""
     if value in known:
         return value
-    raise of_kind(InputError(f"unknown {what} {value!r}: one of {', '.join(map(repr, known))}"), ValueError)
+    raise of_kind(InputError(f"unknown {what} {value!r}; expected one of {', '.join(map(repr, known))}"), ValueError)
 
 
 def refuse_scripts(tool: str, modules: Iterable[nn.Module], *kinds: type[Exception]) -> None:
-    """Raise an InputError if a module is TorchScript; the error is also of these ``kinds``, like the tool's own error."""
+    """Raise an InputError if one of the modules is TorchScript. The error is also of these ``kinds``, the types of the tool's own error."""
     for module in modules:
         if isinstance(module, torch.jit.ScriptModule):
-            wrong = f"{tool} cannot hook or trace modules of TorchScript, and the model has a {type(module).__name__}"
-            instead = "give the model as it is before torch.jit.script or trace; fxflops.count(model, args) counts both"
+            wrong = f"{tool} cannot hook or trace TorchScript modules, but the model has a {type(module).__name__}"
+            instead = "give the model that you passed to torch.jit.script or trace, or use fxflops.count(model, args)"
             raise of_kind(InputError(f"{wrong}: {instead}"), *kinds)
 
 
-RECIPE = "fxflops.count(model, args).recipe() has the lines that count them"
+RECIPE = "fxflops.count(model, args).recipe() returns code that counts them"
 
 
 def warn_of_uncounted(report: Report, handled: Collection[str] = ()) -> None:
-    """Warn about operators that are not in the tool's number, because the tool does not see them or they have no formula.
+    """Warn about operators that the tool's number does not include: operators that the tool does not see, or that have no formula.
 
-    Calls inside modules at the paths ``handled`` are excluded: a function of the user's counts them.
+    Do not warn about calls inside the modules at the paths ``handled``, which the user's own functions count.
     """
     unknown = {
         each.call.op
@@ -59,20 +61,20 @@ def warn_of_uncounted(report: Report, handled: Collection[str] = ()) -> None:
     if unseen:
         ops = ", ".join(dict.fromkeys(each.call.op for each in unseen))
         warn(
-            f"the number is a lower bound: {unseen[0].missing}. These are {len(unseen)} of {len(report.counted)} calls ({ops:.200}); "
-            f"fxflops.count(model, args) counts them"
+            f"the number is a lower bound: {unseen[0].missing}. This affects {len(unseen)} of {len(report.counted)} calls ({ops:.200}). "
+            f"fxflops.count(model, args) counts these calls"
         )
 
 
 def lower_bound(unknown: Iterable[str]) -> str:
-    """Return the warning text for operations without a formula."""
-    return f"the number is a lower bound: not counted are {', '.join(sorted(unknown)):.200}; {RECIPE}"
+    """Return the text of the warning about operations that have no formula."""
+    return f"the number is a lower bound: it does not include {', '.join(sorted(unknown)):.200}; {RECIPE}"
 
 
 def classes_in(given: Iterable[type] | None) -> tuple[type, ...]:
-    """Return a list of module classes as a tuple; raise an InputError that is also a TypeError for anything else."""
+    """Return a list of module classes as a tuple. If it is not a list of classes, raise an InputError that is also a TypeError."""
     if given is not None and not (isinstance(given, Iterable) and all(isinstance(each, type) for each in given)):
-        wrong = f"the modules to ignore are a list of classes, [torch.nn.Linear], not {given!r:.80}"
+        wrong = f"the modules to ignore must be a list of classes, such as [torch.nn.Linear]; got {given!r:.80}"
         raise of_kind(InputError(wrong), TypeError)
     return tuple(given or ())
 
@@ -83,17 +85,18 @@ def inputs_of(
     constructor: Callable[[tuple[int, ...]], Any] | None,
     given: tuple[int, ...],
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return args and kwargs for the model: a tensor of zeros with this shape, or the result of ``constructor(given)``."""
+    """Return args and kwargs for the model: the result of ``constructor(given)``, or without a constructor a tensor of zeros of this shape."""
     made = filled(model, shape, 0) if constructor is None else constructor(given)
     return ((), made) if isinstance(made, dict) else ((made,), {})
 
 
 def filled(model: nn.Module, shape: tuple[int, ...], value: float) -> torch.Tensor:
-    """Return a tensor filled with ``value``, with the dtype and device of the model's first parameter."""
+    """Return a tensor in which every element is ``value``. Its dtype and device are taken from the model's first parameter."""
     if not all(isinstance(size, int) for size in shape):
         given = ", ".join(type(size).__name__ for size in shape)
         raise of_kind(
-            InputError(f"a shape is a tuple of whole numbers, such as (1, 3, 224, 224), not ({given})"), TypeError
+            InputError(f"a shape must be a tuple of ints, such as (1, 3, 224, 224); got a tuple of ({given})"),
+            TypeError,
         )
     like = next(iter(parameters_of(model)), torch.empty(0))
     return torch.full(shape, value, dtype=like.dtype, device=like.device)

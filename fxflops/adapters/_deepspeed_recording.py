@@ -1,4 +1,4 @@
-"""Each module's charges under DeepSpeed's conventions and its time, recorded while the user runs the model."""
+"""Record the charges and the time of each module under DeepSpeed's conventions, while the user runs the model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .pytorch_profiler import clock_of
 
 @dataclass
 class Usage:
-    """FLOPs and MACs charged, and seconds taken."""
+    """The FLOPs and MACs that a module or function is charged, and the seconds that it takes."""
 
     flops: int = 0
     macs: int = 0
@@ -39,11 +39,13 @@ class Usage:
 class Recording:
     """Hooks on a model's modules that record the charge and the time of every call while the user runs the model.
 
-    Each outermost module call is counted before it runs, on the meta device, so that only the model is timed; recomputation
-    by checkpoint has its own outermost calls. A module is charged when its call ends, but not if it raises: checkpoint aborts
-    a call when it has the tensors it needs. Calls in modules of an ``ignored`` class belong to the modules around them.
-    ``report`` belongs to the model's last call, or to a submodule's call if the model itself is not called; ``missing`` are the
-    names of uncounted ops over all calls, ``unseen`` the uncounted ops that the original does not see.
+    Each outermost module call is counted on the meta device before the call runs, so that only the model is timed. When
+    checkpoint recomputes modules, these calls are outermost calls too. A module is charged when its call ends, but not if the
+    call raises an exception: checkpoint aborts a call as soon as it has recomputed the tensors that it needs. Calls in modules of
+    an ``ignored`` class are charged to the modules around them.
+
+    ``report`` is the report of the model's last call, or of a submodule's call if the model itself is not called. ``missing`` are
+    the names of the uncounted ops in all calls. ``unseen`` are the uncounted ops that the original does not see.
     """
 
     convention = "deepspeed"
@@ -71,19 +73,22 @@ class Recording:
         self.unseen: set[str] = set()
 
     def stop(self) -> None:
-        """Stop recording. A running call is still timed to its end if PyTorch still calls its hook."""
+        """Stop recording. A call that is running is still timed to its end, if PyTorch still calls the hook of the call."""
         self._hooks.detach()
         self._open.close()
 
     def is_counted(self, module: nn.Module) -> bool:
-        """Return whether a module is running for a count, by this recording or by other code."""
+        """Return whether a module runs only because it is being counted, by this recording or by other code."""
         threads = threads_counting(module)
         if not self._is_counting and threads - {threading.get_ident()}:  # this thread may belong to that count
-            self.missing.add("calls while another thread counts the model")
+            self.missing.add("calls made while another thread counts the model")
         return self._is_counting or bool(threads)
 
     def total(self, module: nn.Module) -> Usage:
-        """Return the charges of a module and all modules in it, each once, and its time (its children's if it is not called)."""
+        """Return the charges of a module and all modules inside it (each module once), and the module's time.
+
+        If the module itself is not called, the time is the sum over its children.
+        """
         own = [self.own[inner] for inner in all_modules(module)]
         return Usage(sum(each.flops for each in own), sum(each.macs for each in own), self._duration(module))
 
@@ -103,7 +108,7 @@ class Recording:
                 self.unseen.update(each.call.op for each in report.counted if each.missing and each.call.origin)
                 self._owe(module, report, "flops")
                 self._owe(module, report.recount(f"{self.convention}_macs"), "macs")
-            except RunError as error:  # the model itself should now raise the same error: see _leave
+            except RunError as error:  # The model itself should raise the same error when it runs: see _leave.
                 self._failed = error
             finally:
                 self._is_counting = False
@@ -122,12 +127,12 @@ class Recording:
                 self._charge(each)
         if not self._running:
             self._open.close()
-            # The run itself did not raise, only the count failed: raise its error.
+            # The count failed, but the run did not raise an error: raise the error of the count.
             if self._failed is not None and not raises:
                 raise self._failed
 
     def _owe(self, outermost: nn.Module, report: Report, what: str) -> None:
-        """Store the report's counts as "flops" or "macs" to be charged when the modules that they belong to return."""
+        """Store the counts of a report as "flops" or "macs". Each count is charged when the module that it belongs to returns."""
         called = {scope.path for scope in report.scopes}
         for counted in report.counted:
             owner = self._owner(outermost, counted.call.path, called)
@@ -136,16 +141,16 @@ class Recording:
                 due += [(usage, what, counted.flops) for usage in self._usages(owner, counted)]
 
     def _charge(self, module: nn.Module) -> None:
-        """Add a module's pending charges to its sums."""
+        """Add the pending charges of a module to the module's sums."""
         for usage, what, due in self._due.pop(module, ()):
             setattr(usage, what, getattr(usage, what) + due)
 
     def _usages(self, owner: nn.Module, counted: Counted) -> list[Usage]:
-        """Return the sums to which a call in this module is added."""
+        """Return the sums that include the charge of a call in this module."""
         return [self.own[owner]]
 
     def _owner(self, outermost: nn.Module, path: str, called: Collection[str]) -> nn.Module | None:
-        """Return the innermost module at or around this path that is called and not ignored; None if there is none."""
+        """Return the module at this path, or else the nearest ancestor, that is called and not ignored; None if there is no such module."""
         module = submodule(outermost, path)
         while type(module) in self._ignored or path not in called:
             if not path or type(module) in POINTWISE:  # the original charges RNNs in a hook of the module

@@ -1,4 +1,4 @@
-"""The text printed by DeepSpeed's profiler: numbers with units, the top classes at each depth, the model with its figures."""
+"""The text printed by DeepSpeed's profiler: numbers with units, the top classes at each depth, and the model with the results of each module."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Figures = dict[str, tuple[Callable[[nn.Module], float], Callable[[Any], str]]]
 
 
 def number_to_string(num: float, units: str | None = None, precision: int = DEFAULT_PRECISION) -> str:
-    """Return a number with the unit "T", "G", "M", "K", "", "m" or "u", by default a suitable one: ``22360 -> '22.36 K'``, ``7 -> '7 '``."""
+    """Return a number in "T", "G", "M", "K", "", "m" or "u", by default in a suitable unit: ``22360 -> '22.36 K'``, ``7 -> '7 '``."""
     if units is None:
         units = next((unit for unit, size in SIZES.items() if num >= size), "u") if num else ""
     return f"{round(num / SIZES.get(units, 1), precision):g} {units}"
@@ -72,7 +72,7 @@ def bytes_to_string(b: float, units: str | None = None, precision: int = DEFAULT
 
 
 def params_to_string(params_num: float, units: str | None = None, precision: int = DEFAULT_PRECISION) -> str:
-    """Return a number of parameters with a unit, "B" for 10**9: ``4.1e9 -> '4.1 B'``."""
+    """Return a number of parameters with a unit; the unit for 10**9 is "B": ``4.1e9 -> '4.1 B'``."""
     units = units.replace("B", "G") if units else units
     return number_to_string(params_num, units, precision).replace("G", "B").strip()
 
@@ -83,7 +83,7 @@ def duration_to_string(duration: float, units: str | None = None, precision: int
 
 
 def expert_parallelism(parameter: nn.Parameter) -> int:
-    """Return the number of ranks over which DeepSpeed spreads this parameter's experts; 0 if it belongs to no expert."""
+    """Return the number of ranks over which DeepSpeed spreads the experts of this parameter; 0 if the parameter belongs to no expert."""
     prefix, _, size = getattr(parameter, "group_name", "").partition("ep_size_")
     return int(size) if not prefix and size.isdecimal() else 0
 
@@ -101,14 +101,14 @@ def is_tensor_parallel(model: nn.Module) -> bool:
 
 
 def page(recording: Recording, step: int, engine: Any, recomputed: float, depths: int, top: int, each: bool) -> str:
-    """Return the figures of the model and the engine (if any), the top classes, and, with ``each``, every module."""
+    """Return the text of a profile: the totals of the model, the engine's sizes (if any), the top classes and, if ``each``, every module."""
     rows = [*_sizes(recording.model, engine), *_forward(recording, engine), *_step(recording, engine, recomputed)]
     details = IN_DEEPSPEED + detailed(recording) if each else ""
     return joined(HEAD.format(step=step), rows, 70, "GPU", aggregated(recording, depths, top), details)
 
 
 def joined(head: str, rows: Rows, width: int, place: str, top: str, details: str) -> str:
-    """Return the parts of a page under their titles; ``width`` is the width of the rows' names."""
+    """Join the parts of a profile, each under a title. ``width`` is the width of the column with the names of the rows."""
     return "\n".join(
         [
             f"{head}{NOTATIONS}",
@@ -122,7 +122,7 @@ def joined(head: str, rows: Rows, width: int, place: str, top: str, details: str
 
 
 def _sizes(model: nn.Module, engine: Any) -> Rows:
-    """Yield the rows for the engine's sizes and the parameters."""
+    """Yield the rows for the sizes of the engine and the numbers of parameters."""
     experts = [(parameter.numel(), expert_parallelism(parameter)) for parameter in parameters_of(model)]
     of_experts = shared = nonexperts = 0
     if engine:
@@ -158,7 +158,7 @@ def _forward(recording: Recording, engine: Any) -> Rows:
 
 
 def _step(recording: Recording, engine: Any, recomputed: float) -> Rows:
-    """Yield the rows for the backward and the optimizer's step, if an engine times them."""
+    """Yield the rows for the backward and for the optimizer's step, if the engine times its phases."""
     if not is_timed(engine):
         return
     flops, factor = recording.total(recording.model).flops, 2 + recomputed
@@ -181,12 +181,15 @@ def is_timed(engine: Any) -> bool:
 
 
 def elapsed(engine: Any, timer: str) -> float:
-    """Return the seconds on a timer of the engine."""
+    """Return the seconds that a timer of the engine has measured."""
     return float(engine.timers(timer).elapsed(False)) / 1000.0
 
 
 def aggregated(recording: Recording, depths: int, top: int) -> str:
-    """Return the ``top`` classes of modules by each figure at the first ``depths`` depths (-1: all but the innermost)."""
+    """Return the ``top`` module classes at each of the first ``depths`` depths (-1: all but the innermost depth), as text.
+
+    The classes are ranked by parameters, by MACs and by time.
+    """
     figures: Figures = {
         "params": (params_of, params_to_string),
         "MACs": (lambda module: recording.total(module).macs, macs_to_string),
@@ -204,7 +207,7 @@ def by_depth(title: str, model: nn.Module, depths: int, top: int, figures: Figur
 
 
 def detailed(recording: Recording) -> str:
-    """Return the model's repr, with each module's figures before its settings."""
+    """Return the model's repr. The results of each module come before the module's settings."""
     model = recording.model
     whole, params = recording.total(model), params_of(model)
 

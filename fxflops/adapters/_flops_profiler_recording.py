@@ -1,4 +1,4 @@
-"""Each module's and function's charges under flops-profiler's conventions, recorded while the user runs the model."""
+"""Record the charges of each module and function under flops-profiler's conventions, while the user runs the model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ._deepspeed_recording import Recording, Usage
 
 
 class FunctionClock(TorchFunctionMode):
-    """A mode that times the functions that flops-profiler replaces."""
+    """A mode that times calls of the functions that flops-profiler replaces."""
 
     def __init__(self, recording: FunctionRecording) -> None:
         self._recording = recording
@@ -32,7 +32,7 @@ class FunctionClock(TorchFunctionMode):
 
 
 class FunctionRecording(Recording):
-    """A recording that also records by function, and sums a module with two parents under each."""
+    """A recording that also keeps the charges of each function. A module with two parents is counted once under each parent."""
 
     convention = "flops_profiler"
     context = FunctionClock
@@ -43,12 +43,15 @@ class FunctionRecording(Recording):
         self._of_functions = ByIdentity[dict[str, Usage]]((module, {}) for module in self.modules)
 
     def discard_own_functions(self) -> None:
-        """Discard the charges of functions that the model's own forward calls directly, but not its modules' charges."""
+        """Discard the charges of functions that the model's own forward calls directly; keep the charges of its submodules."""
         self.own[self.model] = Usage(duration=self.own[self.model].duration)
         self._of_functions[self.model] = {}
 
     def total(self, module: nn.Module) -> Usage:
-        """Return the charges of a module and all modules in it, and its time (its children's if it is not called)."""
+        """Return the charges of a module and all modules inside it, and the module's time.
+
+        If the module itself is not called, the time is the sum over its children.
+        """
         own = self.own[module]
         total = Usage(own.flops, own.macs)
         for child in children_of(module):
@@ -57,7 +60,7 @@ class FunctionRecording(Recording):
         return total
 
     def functions(self, module: nn.Module) -> dict[str, Usage]:
-        """Return the charges and times by function; a module's own functions come before its children's."""
+        """Return the charges and times by function. Functions that the module calls come before functions that its children call."""
         functions = {name: replace(usage) for name, usage in self._of_functions[module].items()}
         for child in children_of(module):
             for name, usage in self.functions(child).items():
@@ -65,7 +68,7 @@ class FunctionRecording(Recording):
         return functions
 
     def ran(self, name: str, seconds: float) -> None:
-        """Add the time of a call of a function that the original replaces."""
+        """Add the time of one call of the function ``name``, which the original replaces."""
         usage = self._of_functions[self._running[-1][0]].get(name)
         if usage is not None:
             usage.duration += seconds
@@ -76,7 +79,7 @@ class FunctionRecording(Recording):
 
 
 def name_of(target: Any) -> str:
-    """Return the name of the function that is charged for this function or module class; "" if there is none."""
+    """Return the name of the function to charge when this function or a module of this class is called; "" if nothing is charged."""
     if isinstance(target, type):
         target = next((FORWARDS[cls] for cls in target.__mro__ if cls in FORWARDS), None)
     return target.__name__.removesuffix("_with_indices") if target in REPLACED else ""

@@ -1,4 +1,4 @@
-"""The text printed by flops-profiler: numbers with units, the top classes at each depth, the model with its figures."""
+"""The text printed by flops-profiler: numbers with units, the top classes at each depth, and the model with the results of each module."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ def num_to_string(num: float, precision: int = 2) -> str:
 
 
 def number_to_string(num: float, units: str | None = None, precision: int = 2) -> str:
-    """Return a number in "G", "M" or "K", by default a suitable unit; a number below 1000 ends in a space."""
+    """Return a number in "G", "M" or "K", by default in a suitable unit; a number below 1000 ends in a space."""
     return _scaled(num, "GMK", "", units, precision, " ")
 
 
 def macs_to_string(macs: float, units: str | None = None, precision: int = 2) -> str:
-    """Return a number in "GMACs", "MMACs" or "KMACs", by default a suitable unit."""
+    """Return a number in "GMACs", "MMACs" or "KMACs", by default in a suitable unit."""
     return _scaled(macs, "GMK", "MACs", units, precision, " MACs")
 
 
 def flops_to_string(flops: float, units: str | None = None, precision: int = 2) -> str:
-    """Return FLOPs per second in "TFLOPS", "GFLOPS", "MFLOPS" or "KFLOPS", by default a suitable unit."""
+    """Return FLOPs per second in "TFLOPS", "GFLOPS", "MFLOPS" or "KFLOPS", by default in a suitable unit."""
     return _scaled(flops, "TGMK", "FLOPS", units, precision, " FLOPS")
 
 
 def params_to_string(params_num: float, units: str | None = None, precision: int = 2) -> str:
-    """Return a number in "M" or "K"; without ``units``, in M or k, always with two decimals."""
+    """Return a number in ``units``, "M" or "K". Without ``units``, return it in "M" or "k", rounded to two decimals."""
     return _scaled(params_num, "MK" if units else "Mk", "", units, precision if units else 2, "")
 
 
 def duration_to_string(duration: float, units: str | None = None, precision: int = 2) -> str:
-    """Return seconds in "s", "ms" or "us", by default a suitable unit."""
+    """Return seconds in "s", "ms" or "us", by default in a suitable unit."""
     for name, per_second in (("s", 1), ("ms", 10**3), ("us", 10**6)):
         if units == name or (units is None and duration * per_second > 1):
             return f"{round(duration * per_second, precision)} {name}"
@@ -60,7 +60,7 @@ def _scaled(number: float, prefixes: str, suffix: str, units: str | None, precis
 
 
 def page(recording: FunctionRecording, step: int, engine: Any, depths: int, top: int, each: bool) -> str:
-    """Return the figures of the model and the engine (if any), the top classes, and, with ``each``, every module."""
+    """Return the text of a profile: the totals of the model, the engine's sizes (if any), the top classes and, if ``each``, every module."""
     model, usage = recording.model, recording.total(recording.model)
     params, parallel = params_of(model), engine.mp_world_size if engine else 1
     device = next((str(parameter.device) for parameter in parameters_of(model)), "cpu")
@@ -86,7 +86,7 @@ def _sizes(engine: Any) -> Rows:
 
 
 def _latencies(usage: Usage, engine: Any) -> Rows:
-    """Yield the rows for the forward's latency and, if an engine times them, for the backward and the step."""
+    """Yield the rows for the latency of the forward. If the engine times the backward and the step, yield their rows too."""
     if usage.duration:
         forward = elapsed(engine, "forward") if is_timed(engine) else usage.duration
         yield "fwd latency: ", duration_to_string(forward)
@@ -103,7 +103,10 @@ def _latencies(usage: Usage, engine: Any) -> Rows:
 
 
 def aggregated(recording: FunctionRecording, depths: int, top: int) -> str:
-    """Return the ``top`` classes of modules by each figure at the first ``depths`` depths (-1: all but the innermost)."""
+    """Return the ``top`` module classes at each of the first ``depths`` depths (-1: all but the innermost depth), as text.
+
+    The classes are ranked by parameters, by FLOPs, by MACs and by time.
+    """
     figures: Figures = {
         "params": (params_of, params_to_string),
         "flops": (lambda module: recording.total(module).flops, num_to_string),
@@ -114,7 +117,7 @@ def aggregated(recording: FunctionRecording, depths: int, top: int) -> str:
 
 
 def detailed(recording: FunctionRecording) -> str:
-    """Return the model's repr, in which the figures of each module and its functions precede the module's settings."""
+    """Return the model's repr. The results of each module and of its functions come before the module's settings."""
     model = recording.model
     whole, params = recording.total(model), params_of(model)
     in_functions = sum(usage.duration for usage in recording.functions(model).values())

@@ -1,4 +1,4 @@
-"""fvcore's analyses: sums by operator and module, from the nodes of a run and the handles that count them."""
+"""fvcore's analyses: sums by operator and module. Handles count the nodes of a run."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from ._fvcore_values import Value
 Handle = Callable[[list[Value], list[Value]], Any]
 T = TypeVar("T", bound="JitModelAnalysis")
 Nodes = tuple[Report, list[tuple[JitNode, list[str]]]]
-"""A report, and the model's nodes, each with the names of the modules to which it belongs."""
+"""A report, and a list of the model's nodes; each node comes with the names of the modules that it belongs to."""
 CONVENTION = "fvcore"
 
 
 def charged(inputs: list[Value], outputs: list[Value]) -> int:
-    """Mark an operator whose count the convention provides (it is in the report); never called."""
+    """Mark an operator that the convention counts, so that the count is read from the report. This handle is never called."""
     raise NotImplementedError
 
 
@@ -53,12 +53,12 @@ IGNORED = frozenset(
     split_with_sizes squeeze stack t to transpose type_as unbind unsqueeze unsqueeze_ view zeros zeros_like
     """.split()
 )
-"""Operators that fvcore does not list as unsupported, because they compute nothing or very little."""
+"""Operators that compute nothing or very little. fvcore does not list these operators as unsupported."""
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """The result of an analysis by module: the counts, the skipped operators, and the modules that were not called."""
+    """The result of an analysis: for each module, the counts and the unsupported operators; and the set of modules that were not called."""
 
     counts: dict[str, Counter[str]]
     unsupported_ops: dict[str, Counter[str]]
@@ -66,9 +66,9 @@ class Statistics:
 
 
 class JitModelAnalysis:
-    """Sums of the numbers that handles return for a model's operators in one run. The first query runs the model.
+    """Add up the numbers that handles return for the operators in one run of a model. The model runs at the first query.
 
-    ``inputs`` is a tuple of positional inputs, or the only input.
+    ``inputs`` is a tuple of positional inputs, or a single input.
     """
 
     _handles: ClassVar[Mapping[str, Handle]] = {}
@@ -88,7 +88,7 @@ class JitModelAnalysis:
     # Queries
 
     def total(self, module_name: str = "") -> int:
-        """Return the sum over all operators of a module."""
+        """Return the sum over all operators in a module, by default in the whole model."""
         return sum(self.by_operator(module_name).values())
 
     def by_operator(self, module_name: str = "") -> Counter[str]:
@@ -96,41 +96,44 @@ class JitModelAnalysis:
         return self._analyze().counts[self.canonical_module_name(module_name)]
 
     def by_module(self) -> Counter[str]:
-        """Return the sum of every module by name; ``""`` is the model."""
+        """Return the sum for each module, by name; the name of the model is ``""``."""
         return Counter({path: sum(counts.values()) for path, counts in self._analyze().counts.items()})
 
     def by_module_and_operator(self) -> dict[str, Counter[str]]:
-        """Return, for every module, the sums by operator."""
+        """Return, for the name of each module, the sums by operator."""
         return self._analyze().counts
 
     def unsupported_ops(self, module_name: str = "") -> Counter[str]:
-        """Return the number of calls in a module for each operator without a handle, except ignored operators."""
+        """Return, for each operator without a handle, the number of calls in a module; ignored operators are left out."""
         return self._analyze().unsupported_ops[self.canonical_module_name(module_name)]
 
     def uncalled_modules(self) -> set[str]:
-        """Return the modules that called no operator: modules that are unused, not called as modules, or without operators."""
+        """Return the modules that called no operator: they are unused, have no operators, or were not called as modules."""
         return self._analyze().uncalled
 
     def canonical_module_name(self, name: str) -> str:
-        """Return the name under which a module is counted: its first name if it has several."""
+        """Return the name under which a module is counted. If the module has several names, this is the first."""
         if name not in self._aliases:
-            missing = f"{type(self._model).__name__} has no module {name!r}; by_module() lists them"
+            missing = f"{type(self._model).__name__} has no module {name!r}; by_module() lists all modules"
             raise of_kind(InputError(missing), KeyError)
         return self._aliases[name]
 
     # Settings
 
     def set_op_handle(self: T, *args: Any, **kwargs: Handle | None) -> T:
-        """Count operators by your own handles, given as alternating names and handles, or as keywords.
+        """Count operators by your own handles. Pass names and handles in turn, or pass handles as keyword arguments.
 
-        A handle takes the operator's inputs and outputs, as lists of :class:`Value`, and returns a number or a Counter.
-        If the handle is None, the operator is no longer listed as unsupported; as in fvcore, an operator that already has a
-        handle is still counted by it.
+        A handle takes two lists of :class:`Value`, the operator's inputs and outputs, and returns a number or a Counter. If the
+        handle is None, the operator is no longer listed as unsupported. As in fvcore, None does not remove a handle that the
+        operator already has.
 
         >>> FlopCountAnalysis(model, inputs).set_op_handle("aten::sigmoid", lambda inputs, outputs: 100)  # doctest: +SKIP
         """
         if len(args) % 2:
-            raise of_kind(InputError("set_op_handle() takes alternating names and handles"), TypeError)
+            raise of_kind(
+                InputError("set_op_handle() takes alternating names and handles; the last name has no handle"),
+                TypeError,
+            )
         for name, handle in [*zip(args[::2], args[1::2], strict=True), *kwargs.items()]:
             if handle is None:
                 self._ignored_ops.add(name)
@@ -147,8 +150,10 @@ class JitModelAnalysis:
     def copy(
         self, new_model: nn.Module | None = None, new_inputs: Tensor | tuple[Tensor, ...] | None = None
     ) -> JitModelAnalysis:
-        """Return an analysis of another model or other inputs with the same handles and warning settings; as in fvcore, ignored
-        operators and the ancestor mode are not copied."""
+        """Return an analysis of another model or other inputs with the same handles and warning settings.
+
+        As in fvcore, ignored operators and the ancestor mode are not copied.
+        """
         model = self._model if new_model is None else new_model
         return (
             JitModelAnalysis(model, self._inputs if new_inputs is None else new_inputs)
@@ -159,24 +164,29 @@ class JitModelAnalysis:
         )
 
     def tracer_warnings(self: T, mode: str) -> T:
-        """Set which warnings to show while the model runs: "all", "no_tracer_warning" (the same here, because torch.jit
-        traces nothing) or "none"."""
+        """Set which warnings to show while the model runs: "all", "no_tracer_warning" or "none".
+
+        "no_tracer_warning" has the same effect as "all" here, because torch.jit traces nothing.
+        """
         self._warn_trace = one_of("mode", mode, ("all", "no_tracer_warning", "none"))
         return self
 
     def ancestor_mode(self: T, mode: str) -> T:
-        """Set to which modules an operator belongs. "owner": the module that calls it, and that module's ancestors; "caller":
-        all modules whose forward is running. (fvcore ignores this after the first query.)"""
+        """Choose which modules an operator is counted in.
+
+        "owner": the module that calls the operator, and that module's ancestors. "caller": all modules whose forward is
+        running. In fvcore, calling this method after the first query has no effect.
+        """
         self._ancestor_mode, self._stats = one_of("mode", mode, ("owner", "caller")), None
         return self
 
     def unsupported_ops_warnings(self: T, enabled: bool) -> T:
-        """Turn the logging of :meth:`unsupported_ops` on or off."""
+        """Turn the log messages about :meth:`unsupported_ops` on or off."""
         self._enable_warn_unsupported_ops = enabled
         return self
 
     def uncalled_modules_warnings(self: T, enabled: bool) -> T:
-        """Turn the logging of :meth:`uncalled_modules` on or off."""
+        """Turn the log messages about :meth:`uncalled_modules` on or off."""
         self._enable_warn_uncalled_mods = enabled
         return self
 
@@ -203,7 +213,7 @@ class JitModelAnalysis:
         return self._stats
 
     def _count(self, node: JitNode) -> Counter[str] | None:
-        """Return the count from a node's handle; None if the node has neither a handle nor a formula of the user's."""
+        """Return the count that a node's handle returns; None if the node has neither a handle nor a formula that the user registered."""
         of_formula = charged if node.is_users and charged in self._op_handles.values() else None
         handle = self._op_handles.get(node.kind, of_formula)
         if handle is None:
@@ -229,7 +239,7 @@ class JitModelAnalysis:
         return report, [(node, list(prefixes(node.path))) for node in nodes_of(report.counted)]
 
     def _called(self) -> Nodes:
-        """Return the same as ``_owned``, but with all modules that were running, read from the nodes of a recorded graph."""
+        """Return the same as ``_owned``, but each node comes with all modules that were running, as read from a recorded graph."""
         registry = registry_with(python_ops())
         with prepared_subject(self._model, self._inputs, None, "as_is", False) as subject:
             recorder = Recorder(subject.model, subject.bound())
@@ -245,7 +255,7 @@ class JitModelAnalysis:
         ]
 
     def _with_callers(self, seen: set[str], report: Report) -> set[str]:
-        """Add called modules that contain a seen module under any of its names."""
+        """Return ``seen`` with more modules: called modules that contain a module in ``seen`` under any of its names."""
         for path in sorted({scope.path for scope in report.scopes} - seen, key=len, reverse=True):
             inside = f"{path}." if path else ""
             if any(name.startswith(inside) and own in seen for name, own in self._aliases.items() if name != path):
@@ -268,6 +278,6 @@ class JitModelAnalysis:
 
 
 def _has_forward(module: nn.Module) -> bool:
-    """Return True if a module has a forward that does something; containers and nn.Identity do not."""
+    """Return True if a module's forward computes something; the forwards of containers and nn.Identity compute nothing."""
     bare: Iterable[type[nn.Module]] = (nn.ModuleList, nn.ModuleDict, nn.Module, nn.Identity)
     return all(type(module).forward is not cls.forward for cls in bare)

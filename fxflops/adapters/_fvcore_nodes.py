@@ -1,4 +1,4 @@
-"""The nodes of a torch.jit trace, which fvcore counts and passes to its handles; here derived from calls, without tracing."""
+"""Derive the nodes of a torch.jit trace from recorded calls, without tracing. fvcore counts such nodes and passes them to its handles."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from ._fvcore_values import Value
 
 
 class JitNode(NamedTuple):
-    """One operator of the trace: its kind ("aten::add"), inputs and outputs, and the path of the module that calls it.
+    """One operator in a trace: its kind ("aten::add"), its inputs and outputs, and the path of the module that calls it.
 
-    ``flops`` are the convention's; if a call has several nodes, the first has all of them. ``call`` is the index of the call.
-    ``is_users`` is True if a formula that the user registered with fxflops counts it.
+    ``call`` is the index of the call that the node belongs to. ``flops`` are the FLOPs of the call under the convention; if a
+    call has several nodes, the first node has all FLOPs. ``is_users`` is True if the call is counted by a formula that the
+    user registered with fxflops.
     """
 
     kind: str
@@ -39,10 +40,10 @@ class JitNode(NamedTuple):
 
 
 def nodes_of(calls: Iterable[Counted]) -> Iterator[JitNode]:
-    """Yield the nodes of the calls; if a call has several nodes, the counted node comes first."""
+    """Yield the nodes of the calls. If a call has several nodes, the node with the FLOPs comes first."""
     in_script = ""
     for position, counted in enumerate(calls):
-        if counted.call.origin == SCRIPT:  # a trace shows a scripted function as one call, without its operators
+        if counted.call.origin == SCRIPT:  # a trace shows a scripted function as one node, without its operators
             place = f"in {counted.call.path}"
             if place != in_script:
                 yield JitNode("prim::CallFunction", [], [], counted.call.path, 0, position)
@@ -60,20 +61,20 @@ def nodes_of(calls: Iterable[Counted]) -> Iterator[JitNode]:
 
 
 def _parts(call: Call) -> Iterator[tuple[str, list[Any], Sequence[Any]]]:
-    """Yield the name, arguments and results of each node of a call."""
+    """Yield the name, the arguments and the results of each node of a call."""
     out = call.out
     if isinstance(call.target, (OpOverload, OpOverloadPacket)):
         packet = call.target if isinstance(call.target, OpOverloadPacket) else call.target.overloadpacket
         returns = getattr(packet, packet.overloads()[0])._schema.returns
         name = packet._qualified_op_name.removeprefix("aten::")
-        if name == "alias":  # torch.jit does not trace it
+        if name == "alias":  # torch.jit does not trace alias
             return
         if name in CONVOLUTIONS:
             by_word = any(isinstance(value, str) for value in (*call.args, *call.kwargs.values()))
             name = "_convolution_mode" if by_word else "_convolution"
         yield name, [*call.args, *call.kwargs.values()], out if len(returns) > 1 else [out]
         return
-    if call.op == "forward" and isinstance(call.target, FunctionType):  # of an autograd.Function
+    if call.op == "forward" and isinstance(call.target, FunctionType):  # the forward of an autograd.Function
         tensors = [value for value in (*call.args, *call.kwargs.values()) if isinstance(value, Spec)]
         yield f"prim::PythonOp.{_name_of_python_op(call)}", tensors, [out]
         return
@@ -90,7 +91,7 @@ def _parts(call: Call) -> Iterator[tuple[str, list[Any], Sequence[Any]]]:
 
 
 def python_ops() -> dict[FunctionType, Callable[..., int]]:
-    """Return a formula for the forward of every autograd.Function except torch's own: a trace shows each as one opaque node."""
+    """Map the forward of every autograd.Function outside torch to a formula that counts 0; a trace shows such a forward as one node."""
     return {
         cls.forward: computes_nothing
         for cls in _subclasses(torch.autograd.Function)
@@ -105,7 +106,7 @@ def _subclasses(cls: Any) -> Iterator[Any]:
 
 
 def _name_of_python_op(call: Call) -> str:
-    """Return the class's name, from the context passed to its forward, or from the forward's qualified name."""
+    """Return the name of an autograd.Function's class, from the context passed to its forward, or else from the forward's qualified name."""
     known = re.fullmatch(r"<(\w+)Backward>", str(call.args[0]) if call.args else "")
     return known[1] if known else call.target.__qualname__.rpartition(".")[0].rpartition(".")[2]
 
@@ -119,7 +120,7 @@ def _products(given: Mapping[str, Any], out: Spec) -> Iterator[tuple[str, list[A
 
 
 def _others(call: Call, given: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of a call's additional nodes in a trace."""
+    """Return the names of the nodes that a trace shows for a call after the first node."""
     if call.op == "conv" and given.get("padding_mode", "zeros") != "zeros":
         return ("pad",)
     if call.op == "batch_norm" and given.get("num_batches_tracked") is not None and given["training"]:
@@ -130,7 +131,7 @@ def _others(call: Call, given: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _given(call: Call) -> dict[str, Any]:
-    """Return the arguments of a call by name, including a module's settings and tensors."""
+    """Return the arguments of a call by name. For a module, include the module's settings and tensors."""
     if call.op == "einsum":
         equation = call.args[0] if isinstance(call.args[0], str) else None
         return {"equation": equation, "tensors": tuple(specs_in(call.args)), "path": None}
@@ -141,7 +142,7 @@ def _given(call: Call) -> dict[str, Any]:
 
 
 def _parameters(function: Any) -> list[str]:
-    """Return the names of a function's parameters, as far as known."""
+    """Return the names of a function's parameters: from its signature, else from its schema, else "input" and "other"."""
     try:
         return [*inspect.signature(function).parameters]
     except (TypeError, ValueError):
@@ -150,7 +151,7 @@ def _parameters(function: Any) -> list[str]:
 
 
 def _in_order(name: str, given: Mapping[str, Any]) -> list[Any]:
-    """Return the arguments in the order of the aten operator, with its defaults; in their own order if there is no such operator."""
+    """Return the arguments in the order of the aten operator's schema, with its defaults. Without such an operator, keep their order."""
     schema = _schema(name)
     if schema is None:
         return list(given.values())
@@ -165,7 +166,7 @@ def _in_order(name: str, given: Mapping[str, Any]) -> list[Any]:
 
 
 def _schema(name: str) -> Any:
-    """Return the schema of an aten operator, preferably of its overload for tensors; None if there is no such operator."""
+    """Return the schema of an aten operator, preferably the schema of its "Tensor" overload; None if there is no such operator."""
     packet = getattr(torch.ops.aten, name, None)
     if not isinstance(packet, OpOverloadPacket):
         return None
@@ -175,7 +176,7 @@ def _schema(name: str) -> Any:
 
 
 def _name(call: Call, given: Mapping[str, Any]) -> str:
-    """Return the name of a call's aten operator, as in a trace."""
+    """Return the name that a trace shows for the aten operator of a call."""
     if call.op == "setitem":
         return "copy_" if isinstance(call.args[-1], Spec) else "fill_"
     if call.op in ("conv", "conv_transpose"):
@@ -206,7 +207,7 @@ def _resampling(call: Call, given: Mapping[str, Any]) -> str:
 
 
 def _plain(name: str) -> str:
-    """Return the aten name of a method: ``__radd__`` is ``add``, ``__iadd__`` and ``iadd`` are ``add_``."""
+    """Return the aten name of a method: ``add`` for ``__radd__``, ``add_`` for ``__iadd__`` and ``iadd``."""
     name = name.removeprefix("__").removesuffix("__")
     if name in NAMES:
         return NAMES[name]
@@ -217,7 +218,7 @@ def _plain(name: str) -> str:
 
 
 def _normalized(name: str) -> str:
-    """Return an operator's canonical name, used in a trace: ``mul_`` for ``multiply_``, ``sigmoid`` for ``special_expit``."""
+    """Return the canonical name by which a trace shows an operator: ``mul_`` for ``multiply_``, ``sigmoid`` for ``special_expit``."""
     base = name.removesuffix("_")
     stem = base.removeprefix("special_")
     known = NORMALIZED.get(stem, stem)
@@ -225,7 +226,7 @@ def _normalized(name: str) -> str:
 
 
 def _snake(cls: type) -> str:
-    """Return a torch class's name in snake case: ``max_pool2d`` for ``MaxPool2d``."""
+    """Return the name of a class in snake case, ``max_pool2d`` for ``MaxPool2d``. For a subclass, use torch's class that it inherits from."""
     known = next((base for base in cls.__mro__ if base.__module__.startswith(nn.__name__)), cls)
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", known.__name__).lower()
 
@@ -239,7 +240,7 @@ BY_CLASS = (
     *("avg_pool", "max_pool", "adaptive_avg_pool", "adaptive_max_pool"),
     *("pixel_shuffle", "fold", "flatten", "dropout"),
 )
-"""Ops whose name in a trace is derived from the module's class."""
+"""Ops for which a trace shows the name of the module's class, in snake case."""
 CELLS = ("lstm_cell", "gru_cell", "rnn_cell")
 OTHERS: dict[str, tuple[str, ...]] = {
     "lstm_cell": ("add_", "unsafe_chunk", *["sigmoid_"] * 3, "tanh_", *["mul"] * 3, "add_", "tanh"),
@@ -248,7 +249,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"), ("broadcast_tensors",)),
     "softmin": ("neg",), "softsign": ("abs", "add"), "tanhshrink": ("tanh",), "__rdiv__": ("reciprocal",),
 }  # fmt: skip
-"""The additional nodes of calls that have several nodes in a trace."""
+"""The names of the nodes after the first, for calls that a trace shows as several nodes."""
 NAMES = {
     **dict.fromkeys(("float", "double", "half", "bfloat16", "int", "long", "bool", "cuda", "cpu", "type"), "to"),
     **dict.fromkeys(("dropout1d", "dropout2d", "dropout3d"), "feature_dropout"),
@@ -259,11 +260,11 @@ NAMES = {
     "fold": "col2im", "unfold": "im2col", "norm": "linalg_vector_norm", "cross_entropy": "cross_entropy_loss",
     "nll_loss": "nll_loss_nd", "softmin": "softmax", "softsign": "div", "tanhshrink": "sub",
 }  # fmt: skip
-"""The names in a trace that differ from the torch function or method."""
+"""Maps the name of a torch function or method to its name in a trace, if the two differ."""
 NORMALIZED = {
     **ELEMENTWISE, "multiply": "mul", "divide": "div", "subtract": "sub", "expit": "sigmoid", "concat": "cat", "concatenate": "cat",
     "row_stack": "vstack", "ger": "outer", "moveaxis": "movedim", "linalg_matmul": "matmul",
     **{name: f"linalg_{name}" for name in ("det", "matrix_exp", "matrix_power")}, "inverse": "linalg_inv",
     **{f"{name}_max_pool{dims}d_with_indices": f"{name}_max_pool{dims}d" for name in ("adaptive", "fractional") for dims in DIMS},
 }  # fmt: skip
-"""Aliases of operators, with the canonical name that torch.jit uses instead."""
+"""Maps aliases of operators to the canonical names that torch.jit uses instead."""

@@ -1,4 +1,4 @@
-"""fvcore's tables: a model's parameters, flops and activations by module, as a table or inside the model's repr."""
+"""fvcore's tables: a model's parameters, flops and activations by module, as a table or as part of the model's repr."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ._fvcore_analysis import JitModelAnalysis
 from ._module_text import printed
 
 Cells = dict[str, dict[str, Any]]
-"""The cells of a table: by module or parameter, then by column."""
+"""The cells of a table: for the name of each module or parameter, a dict from columns to cells."""
 UNITS = ((1e14, 1e15, "P"), (1e11, 1e12, "T"), (1e8, 1e9, "G"), (1e5, 1e6, "M"), (1e2, 1e3, "K"))
 UNCALLED = (
     "N/A indicates a possibly missing statistic due to how the module was called. Missing values are still included in the "
@@ -23,9 +23,9 @@ UNCALLED = (
 
 
 def parameter_count(model: nn.Module) -> defaultdict[str, int]:
-    """Return the number of elements of every parameter and of every module's parameters, by name; ``""`` is the model.
+    """Return the number of elements in each parameter and in each module, by name; the name of the model is ``""``.
 
-    A shared parameter is counted under its first name.
+    A shared parameter is counted only under its first name.
     """
     counts: defaultdict[str, int] = defaultdict(int)
     for name, parameter in named_parameters(model):
@@ -35,7 +35,7 @@ def parameter_count(model: nn.Module) -> defaultdict[str, int]:
 
 
 def parameter_count_table(model: nn.Module, max_depth: int = 3) -> str:
-    """Return a table, ``max_depth`` levels deep, of modules with their number of elements and parameters with their shapes."""
+    """Return a table with ``max_depth`` levels: modules with their number of elements, and parameters with their shapes."""
     counts, shapes = parameter_count(model), _shapes(model)
     rows = [("model", _in_thousands(counts.pop("", 0)))]
     for name, number in counts.items():
@@ -51,10 +51,10 @@ def flop_count_table(
     activations: JitModelAnalysis | None = None,
     show_param_shapes: bool = True,
 ) -> str:
-    """Return a table, ``max_depth`` levels deep, of the parameters, flops and (optionally) activations of each module.
+    """Return a table with ``max_depth`` levels: the parameters, flops and (optionally) activations of each module.
 
-    A module with a single child and the same figures shares one row with the child. Rows are indented by depth, as fvcore
-    intends; fvcore itself loses the indentation with tabulate 0.10.
+    A module shares one row with its child if the child is the only one and has the same counts. Rows are indented by depth.
+    In fvcore, the indentation is lost with tabulate 0.10.
     """
     params = "#parameters or shape" if show_param_shapes else "#parameters"
     analyses = {"#flops": flops} if activations is None else {"#flops": flops, "#activations": activations}
@@ -72,7 +72,7 @@ def flop_count_table(
 
 
 def flop_count_str(flops: JitModelAnalysis, activations: JitModelAnalysis | None = None) -> str:
-    """Return the model's repr, in which each module's settings are followed by its parameters, flops and (optionally) activations."""
+    """Return the model's repr. After the settings of each module, it shows the module's parameters, flops and (optionally) activations."""
     analyses = {"#flops": flops} if activations is None else {"#flops": flops, "#acts": activations}
     zeros = dict.fromkeys((path for path, _ in named_modules(flops._model)), 0)
     counts = {"#params": parameter_count(flops._model), **{name: _counted(one) for name, one in analyses.items()}}
@@ -95,7 +95,7 @@ def flop_count_str(flops: JitModelAnalysis, activations: JitModelAnalysis | None
 
 
 def _counted(analysis: JitModelAnalysis) -> dict[str, Any]:
-    """Turn off an analysis's warnings, and return its sums by module."""
+    """Turn off the warnings of an analysis, and return the analysis's sums by module."""
     analysis.unsupported_ops_warnings(False).uncalled_modules_warnings(False).tracer_warnings("none")
     return dict(analysis.by_module())
 
@@ -103,9 +103,10 @@ def _counted(analysis: JitModelAnalysis) -> dict[str, Any]:
 def _cells(
     counts: Mapping[str, Mapping[str, Any]], digits: int, keep: Collection[str] = (), trivial_children: bool = False
 ) -> Cells:
-    """Turn columns of counts by module into cells, children first, without modules whose counts are all zero.
+    """Convert columns of counts into cells, children first. Leave out modules whose counts are all zero.
 
-    The modules in ``keep`` stay (the model if it is empty); with ``trivial_children``, so do modules that still have a child.
+    Modules in ``keep`` are never left out; if ``keep`` is empty, the model is never left out. With ``trivial_children``, a
+    module stays if one of its children stays.
     """
     cells: Cells = {}
     for column, values in counts.items():
@@ -167,7 +168,7 @@ def _table(cells: Cells, max_depth: int, columns: Sequence[str]) -> str:
 
 
 def _merged(path: str, cells: Cells) -> tuple[str, dict[str, str]]:
-    """Merge a module with its only child, repeatedly, as long as their cells agree; return the last name and the cells."""
+    """Merge a module with its only child as long as their cells are equal; return the name of the innermost merged module, and the cells."""
     children = list(_children(cells, f"{path}." if path else ""))
     if len(children) != 1 or cells[path].keys() != cells[children[0]].keys():
         return path, cells[path]
@@ -179,7 +180,7 @@ def _merged(path: str, cells: Cells) -> tuple[str, dict[str, str]]:
 
 
 def _piped(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table that keeps leading spaces in cells and aligns columns of numbers to the right."""
+    """Return a Markdown table. Leading spaces in cells are kept, and columns of numbers are aligned to the right."""
     columns = []
     for header, *body in zip(headers, *rows, strict=True):
         to_the_right = any(body) and all(_is_number(cell) for cell in body if cell)

@@ -1,4 +1,4 @@
-"""The values passed to fvcore's handles: stand-ins for the values of a torch.jit trace."""
+"""The values that fvcore's handles get as arguments: stand-ins for the values in a torch.jit trace."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from ..records import Spec, specs_in
 
 
 class Value:
-    """A stand-in for ``torch._C.Value``, passed to handles: a tensor, a list or a constant, with its name and the kind of the
-    node that made it. Input tensors have an unknown maker, reported as "prim::Param"."""
+    """A stand-in for ``torch._C.Value`` that is passed to handles: a tensor, a list or a constant.
+
+    A value also has a name, and the kind of the node that returned the value. For input tensors this kind is "prim::Param".
+    """
 
     def __init__(self, value: Any, name: str = "", made_by: str = "") -> None:
         self._value = value
@@ -31,7 +33,7 @@ class Value:
         return ValueNode(self)
 
     def debugName(self) -> str:
-        """Return a unique name. Unlike in a trace, it is not a variable's name."""
+        """Return a unique name for the value. In a trace of torch.jit, it would be the name of a variable."""
         return self._name
 
     def toIValue(self) -> Any:
@@ -43,7 +45,7 @@ class Value:
 
 
 class ValueType:
-    """The type of a value, with the shape and dtype of a tensor. Strides and device are unknown, and so None."""
+    """The type of a value; for a tensor, also its shape and dtype. Strides and device are unknown and therefore None."""
 
     def __init__(self, value: Any) -> None:
         self._value = value
@@ -75,12 +77,17 @@ class ValueType:
 
     def _tensor(self) -> Spec:
         if not isinstance(self._value, Spec):
-            raise of_kind(InputError(f"a value of {self.kind()} is not a tensor: see isCompleteTensor()"), RuntimeError)
+            raise of_kind(
+                InputError(
+                    f"a value of type {self.kind()} is not a tensor; call isCompleteTensor() to check for a tensor"
+                ),
+                RuntimeError,
+            )
         return self._value
 
 
 class ValueNode:
-    """The node that made a value."""
+    """The node in a trace that returned a value."""
 
     def __init__(self, made: Value) -> None:
         self._made = made
@@ -91,7 +98,7 @@ class ValueNode:
         return self._made._made_by or kinds.get(self._made.type().kind(), "prim::Constant")
 
     def inputs(self) -> Iterator[Value]:
-        """Return the items of a list."""
+        """Return the items of the value if it is a list; no items for any other value."""
         items = self._made._value if self._made.type().kind() == "ListType" else ()
         return (Value(item, f"{self._made.debugName()}.{i}") for i, item in enumerate(items))
 

@@ -1,4 +1,4 @@
-"""Text that several tools print about a model: its repr with figures, its largest classes, and numbers with units."""
+"""Text about a model that several tools print: the model's repr with counts, the classes with the largest sums, and numbers with units."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def trainable(module: nn.Module) -> int:
 
 
 def innermost_first(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield every module after its children; a module with two parents is yielded under each."""
+    """Yield every module after the module's children. A module with two parents is yielded twice."""
     for child in children_of(module):
         yield from innermost_first(child)
     yield module
@@ -36,7 +36,7 @@ def levels_of(model: nn.Module) -> list[list[nn.Module]]:
 def largest_sums(
     modules: Iterable[nn.Module], value: Callable[[nn.Module], float], text: Callable[[Any], str], most: int
 ) -> dict[str, str]:
-    """Return the ``most`` classes with the largest sums of a value over their modules, and the sums as text."""
+    """Sum a value over the modules of each class; return the ``most`` classes with the largest sums, and the sums as text."""
     sums: dict[str, Any] = {}
     for module in modules:
         sums[type(module).__name__] = sums.get(type(module).__name__, 0) + value(module)
@@ -44,7 +44,7 @@ def largest_sums(
 
 
 def annotated_copy(module: nn.Module, line: Callable[[nn.Module], str]) -> nn.Module:
-    """Return a shallow copy of a module and its children, in which ``extra_repr`` returns ``line(original)``."""
+    """Return a shallow copy of a module and its children, in which ``extra_repr`` returns ``line(module)`` for the original module."""
     other = type(module).__new__(type(module))
     parts = {name: None if child is None else annotated_copy(child, line) for name, child in module._modules.items()}
     vars(other).update(vars(module), _modules=parts, extra_repr=lambda: line(module))
@@ -52,7 +52,7 @@ def annotated_copy(module: nn.Module, line: Callable[[nn.Module], str]) -> nn.Mo
 
 
 def printed(module: nn.Module, lines_of: Callable[[nn.Module, str], list[str]], path: str = "") -> str:
-    """Return the module's repr, with the lines ``lines_of(module, path)`` in place of each module's settings."""
+    """Return the module's repr, with the lines ``lines_of(module, path)`` instead of the settings of each module inside it."""
     children = [
         f"({name}): " + printed(child, lines_of, f"{path}.{name}" if path else name).replace("\n", "\n  ")
         for name, child in module._modules.items()
@@ -65,7 +65,8 @@ def printed(module: nn.Module, lines_of: Callable[[nn.Module, str], list[str]], 
 
 
 def scaled(number: float, sizes: Mapping[str, int], unit: str | None, precision: int, plain: str) -> str:
-    """Return a number in ``unit``, by default the first unit that it reaches; without such a unit, unscaled and followed by ``plain``."""
+    """Return a number in ``unit``, or by default in the first unit that is not larger than the number. If there is no such unit,
+    return the unscaled number followed by ``plain``."""
     if unit is None:
         unit = next((name for name, size in sizes.items() if number >= size), "")
     return f"{round(number / sizes[unit], precision)} {unit}" if unit in sizes else f"{number}{plain}"

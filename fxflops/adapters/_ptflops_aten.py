@@ -1,4 +1,4 @@
-"""ptflops's backend "aten": runs on the real tensors, and counts by operator and top-level module."""
+"""The backend "aten" of ptflops's API: run the model on the real tensors, and count by operator and top-level module."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from ..trace.leaves import Hooks
 from ..trace.modes import AtenMode
 
 Sums = dict[str, Counter[Any]]
-"""Counts by top-level module ("Global": the whole model), then by operator."""
+"""For each top-level module ("Global" is the whole model), the counts by operator."""
 
 
 class Dispatched:
-    """Count dispatched operators, by the user's hook for the operator, else by the convention's formula.
+    """Count dispatched operators. If the user has a hook for an operator, the hook counts the operator; otherwise the convention's
+    formula does.
 
-    A hook is called with the inputs and outputs of a call, each as a tuple.
+    A hook is called with two tuples: the inputs and the outputs of a call.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class Dispatched:
         self._verbose = verbose
 
     def run(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-        """Run the model in eval mode, restore its state, and return the sum of the counts."""
+        """Run the model in eval mode, restore the model's state, and return the sum of all counts."""
         names, hooks = ByIdentity((child, name) for name, child in named_children(model)), Hooks()
         with holding(all_modules(model), "eval"):
             snapshot = Snapshot(all_modules(model), (args, kwargs))
@@ -52,7 +53,7 @@ class Dispatched:
         return self._total()
 
     def text(self, shown: Callable[[int], str]) -> str:
-        """Return the counts by top-level module and operator as text; ``shown`` formats a count."""
+        """Return a text with the counts by top-level module and operator. The function ``shown`` formats a count."""
         lines = [f"Total:{shown(self._total())}"]
         for name, sums in self._sums.items():
             lines += [f"Module:  {name}", *(f"{operator}: {shown(flops)}" for operator, flops in sums.items()), ""]

@@ -1,13 +1,13 @@
 """DeepSpeed's flops profiler based on fxflops: FLOPs, MACs and time of a model, module by module.
 
-It has the API of ``deepspeed.profiling.flops_profiler`` and does not need DeepSpeed. The counts follow
-``convention="deepspeed"`` and ``"deepspeed_macs"``. Unlike the original, this replaces no torch function, leaves no
-attributes or hooks on the model, restores the model's mode and state, times RNNs too, counts where the original raises, and
-warns about operations that it could not count.
-Each call is counted before it runs; an engine's own timer of the forward includes the time of counting.
+This module has the API of ``deepspeed.profiling.flops_profiler`` and does not need DeepSpeed. The counts follow
+``convention="deepspeed"`` and ``"deepspeed_macs"``. Unlike the original, this profiler replaces no torch function,
+leaves no attributes or hooks on the model, and restores the model's mode and state. It also times RNNs, counts where
+the original raises an error, and warns about operations that it could not count. Each call is counted before it runs,
+so an engine's own timer of the forward includes the time for counting.
 
-Errors have the types that users of the original catch: an AssertionError for wrong inputs, an AttributeError for figures
-before ``start_profile``, and the model's own errors unchanged.
+Errors have the types that users of the original catch: an AssertionError for wrong inputs, and an AttributeError if
+results are requested before ``start_profile``. Errors of the model itself are raised unchanged.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class FlopsProfiler:
     >>> prof.end_profile()                             # doctest: +SKIP
     >>> loss.backward()                                # doctest: +SKIP
 
-    ``ds_engine`` is a DeepSpeed engine; its sizes and timers are printed with the profile. The printed backward is then
-    assumed to have 2 + ``recompute_fwd_factor`` times the forward's FLOPs.
+    ``ds_engine`` is a DeepSpeed engine, whose sizes and timers are printed with the profile. The profile then assumes that the
+    backward has 2 + ``recompute_fwd_factor`` times the FLOPs of the forward.
     """
 
     _recorder: ClassVar[type[Recording]] = Recording
@@ -81,7 +81,7 @@ class FlopsProfiler:
         self.started = False
 
     def __del__(self) -> None:
-        if self._recording is not None:  # its hooks are still on the model
+        if self._recording is not None:  # the hooks are still on the model
             self._recording.stop()
 
     def start_profile(self, ignore_list: Sequence[type] | None = None) -> None:
@@ -99,7 +99,7 @@ class FlopsProfiler:
             if missing := ", ".join(sorted(self._recording.missing)):
                 hint = "" if self._recording.unseen >= self._recording.missing else f"; {RECIPE}"
                 self._recording.missing.clear()
-                warn(f"the profile is a lower bound: not counted are {missing}{hint}")
+                warn(f"the profile is a lower bound: it does not include {missing}{hint}")
 
     def reset_profile(self) -> None:
         """Discard the results so far."""
@@ -115,10 +115,12 @@ class FlopsProfiler:
 
     @property
     def report(self) -> Report:
-        """The report of the model's last profiled call, with modules, tables, file exports, and the uncounted operations."""
+        """The fxflops report of the last profiled call of the model. It has tables, file exports, and the list of uncounted operations."""
         report = self._profiled().report
         if report is None:
-            raise of_kind(InputError("the model was not run since start_profile()"), AttributeError)
+            raise of_kind(
+                InputError("the model has not run since start_profile(): run the model first"), AttributeError
+            )
         return report
 
     def get_total_flops(self, as_string: bool = False) -> int | str:
@@ -150,10 +152,11 @@ class FlopsProfiler:
         detailed: bool = True,
         output_file: str | None = None,
     ) -> None:
-        """Print the summary, the ``top_modules`` classes at each depth and, if ``detailed``, the model with all figures.
+        """Print the summary, the ``top_modules`` classes at each depth and, if ``detailed``, the model with all results.
 
-        ``profile_step`` is a number for the summary; ``module_depth`` is the number of depths to show (-1: all but the
-        innermost); ``output_file`` is a path to write to instead of printing. Before ``start_profile`` nothing is printed.
+        ``profile_step`` is the number of the step that the summary shows. ``module_depth`` is the number of depths to show
+        (-1: all but the innermost). If ``output_file`` is a path, the text is written to this file instead. Before
+        ``start_profile``, nothing is printed.
         """
         recording = self._recording
         if recording is None:
@@ -169,7 +172,7 @@ class FlopsProfiler:
         path.write_text(f"{page}\n", encoding="utf8")
 
     def print_model_aggregated_profile(self, module_depth: int = -1, top_modules: int = 1) -> None:
-        """Print the ``top_modules`` classes by each figure, for each of the first ``module_depth`` depths."""
+        """Print, for each of the first ``module_depth`` depths, the ``top_modules`` classes with the most parameters, MACs and time."""
         recording = self._recording
         print(self._text.aggregated(recording, module_depth, top_modules) if recording else UNSTARTED)
 
@@ -178,11 +181,11 @@ class FlopsProfiler:
         return _deepspeed_text.page(recording, step, engine, recomputed, depths, top, detailed)
 
     def _is_counted(self) -> bool:
-        """Return True while a call is being counted; the caller is then a hook of the model, and must be ignored."""
+        """Return True while a call is being counted. A profiler method that runs then was called by a hook of the model; ignore such calls."""
         return bool(threads_counting(self.model)) if self._recording is None else self._recording.is_counted(self.model)
 
     def _finished(self, as_string: bool, shown: bool, *given: Any) -> tuple[int, int, int] | tuple[str, str, str]:
-        """End the profile, after printing it with ``print_model_profile(*given)`` if ``shown``; return FLOPs, MACs and parameters."""
+        """End the profile; return FLOPs, MACs and parameters. If ``shown``, first print the profile with ``print_model_profile(*given)``."""
         total, params, text = self._total(), params_of(self.model), self._text
         if shown:
             self.print_model_profile(*given)
@@ -196,7 +199,7 @@ class FlopsProfiler:
 
     def _profiled(self) -> Recording:
         if self._recording is None:
-            raise of_kind(InputError("nothing is profiled: call start_profile(), then run the model"), AttributeError)
+            raise of_kind(InputError("there is no profile: call start_profile(), then run the model"), AttributeError)
         return self._recording
 
 
@@ -215,11 +218,11 @@ def get_model_profile(
     ignore_modules: Sequence[type] | None = None,
     mode: str = "forward",
 ) -> tuple[int, int, int] | tuple[str, str, str]:
-    """Profile a run of the model in eval mode: ``(flops, macs, params)``, as strings or as numbers.
+    """Profile a run of the model in eval mode; return ``(flops, macs, params)`` as strings or as numbers.
 
     Args:
-        input_shape: the shape of the only positional input.
-        args, kwargs: the inputs, if no ``input_shape`` is given.
+        input_shape: the shape of the input, if the model has a single input.
+        args, kwargs: the inputs themselves, instead of ``input_shape``.
         print_profile: print the profile; see ``FlopsProfiler.print_model_profile`` for ``detailed``, ``module_depth``,
             ``top_modules`` and ``output_file``.
         warm_up: the number of runs before the timed run.
@@ -243,9 +246,10 @@ def profile_run(
     warm_up: int,
     ignored: Sequence[type] | None,
 ) -> None:
-    """Profile a run of the method ``name`` in eval mode, after ``warm_up`` runs; then restore the model's state."""
+    """Call the method ``name`` of the model ``warm_up`` times and profile one more call, in eval mode; restore the model's state."""
     model = profiler.model
-    # Compiled code would include the profiler's hooks. Reentrant: the profiler counts the model inside this block.
+    # Run uncompiled, because compiled code would include the profiler's hooks.
+    # Reentrant, because the profiler counts the model inside this block.
     with uncompiled(), holding(all_modules(model), "eval", reentrant=True):
         method = model if name == "forward" else getattr(model, name)
         run_again(model, method, inputs, warm_up, partial(profiler.start_profile, ignored), profiler.stop_profile)
@@ -254,14 +258,16 @@ def profile_run(
 def inputs_of(
     model: nn.Module, shape: tuple[int, ...] | None, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the inputs as args and kwargs; if ``shape`` is given, args is one tensor of ones with this shape."""
+    """Return the inputs as args and kwargs. If there is a ``shape``, args is a tuple with one tensor of ones of this shape."""
     if shape is not None:
-        checked_shape(shape, "input_shape must be a tuple, a shape such as (1, 3, 224, 224)")
+        checked_shape(shape, "input_shape must be a tuple with the shape of the input, such as (1, 3, 224, 224)")
         args = (filled(model, shape, 1),)
     if not isinstance(args, (list, tuple, type(None))) or not isinstance(kwargs, (Mapping, type(None))):
-        wrong = "args must be a list or tuple, args=[tensor], and kwargs a mapping, kwargs={'name': tensor}"
-        raise of_kind(InputError(f"{wrong}; given {type(args).__name__}, {type(kwargs).__name__}"), AssertionError)
+        wrong = "args must be a list or tuple, such as [tensor], and kwargs a mapping, such as {'name': tensor}"
+        raise of_kind(InputError(f"{wrong}; got {type(args).__name__} and {type(kwargs).__name__}"), AssertionError)
     if not args and not kwargs:
-        wrong = "give input_shape, the shape of the only input, or the inputs as args=[...], kwargs={...}"
+        wrong = (
+            "no inputs: give input_shape, the shape of a single input, or give the inputs as args=[...], kwargs={...}"
+        )
         raise of_kind(InputError(wrong), AssertionError)
     return tuple(args or ()), dict(kwargs or {})

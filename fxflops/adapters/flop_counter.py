@@ -1,9 +1,10 @@
-"""torch.utils.flop_counter's API based on fxflops: FlopCounterMode, and everything else in that module.
+"""The API of torch.utils.flop_counter based on fxflops: FlopCounterMode, and everything else in that module.
 
-The counts follow ``convention="torch"``; the formulas are torch's own registry at the time the mode is created. Unlike the
-original, this also counts kernels without a formula in torch if torch has a formula for another kernel of the same operator
-(attention on CPU, oneDNN's RNNs, fused encoder layers). Backward work is counted in the module whose gradient is computed,
-and modules under no_grad raise no error. As in the original, ``cond`` counts the larger of its branches.
+The counts follow ``convention="torch"``. The formulas are the formulas in torch's own registry when the mode is
+created. Some kernels of an operator have no formula in torch, although other kernels of the same operator do: attention
+on a CPU, oneDNN's RNNs, fused encoder layers. Unlike the original, this mode counts such kernels too. Backward work is
+counted in the module whose gradient is computed, and modules under no_grad raise no error. As in the original, ``cond``
+counts the branch with more FLOPs.
 """
 
 from __future__ import annotations
@@ -65,11 +66,12 @@ class FlopCounterMode:
         mods: not needed; as in the original, passing it causes a warning.
         depth: the number of levels of modules in the table; None for all.
         display: print the table at the end of the block.
-        custom_mapping: formulas by operator (``torch.ops.aten.add``). A formula is called with the shapes of the arguments and
-            ``out_shape``; if it has the attribute ``_get_raw``, with the tensors themselves and ``out_val``.
-        skip_unsupported: run higher-order operators and Triton kernels that have no formula, uncounted and with a warning,
-            and run Triton kernels that have one. Otherwise torch applies its rules for higher-order operators, and Triton
-            kernels do not run.
+        custom_mapping: a dict from operators (``torch.ops.aten.add``) to formulas. A formula is called with the shapes of the
+            arguments and with ``out_shape``. A formula with the attribute ``_get_raw`` is called with the tensors themselves
+            and with ``out_val``.
+        skip_unsupported: if True, higher-order operators and Triton kernels without a formula run, but are not counted and
+            cause a warning; Triton kernels with a formula run and are counted. If False, torch applies its own rules to
+            higher-order operators, and Triton kernels do not run.
     """
 
     def __init__(
@@ -119,11 +121,11 @@ class FlopCounterMode:
         return {name: dict(counts) for name, counts in self.flop_counts.items()}
 
     def get_unsupported_ops(self) -> Counter[str]:
-        """Return the operators that ran without a formula under ``skip_unsupported``, with their numbers of calls."""
+        """Return the number of calls for each operator that ran without a formula because of ``skip_unsupported``."""
         return self._unsupported.copy()
 
     def get_table(self, depth: int | None = None) -> str:
-        """Return the FLOPs as a table of ``depth`` levels of modules; by default the mode's ``depth``."""
+        """Return a table of FLOPs with ``depth`` levels of modules, by default the ``depth`` of the mode."""
         from tabulate import tabulate
 
         depth = depth or self.depth or 999999
@@ -136,7 +138,7 @@ class FlopCounterMode:
         return tabulate(rows or [(GLOBAL, "0", "0%")], HEADER, colalign=("left", "right", "right"))
 
     def _rows(self, name: str, indent: int, total: int) -> Iterator[tuple[str, str, str]]:
-        """Yield the lines of a module: its total, then one line for each operator."""
+        """Yield the lines of a module: a line with the module's total, then one line for each operator."""
         unit = max(0, min(len(SUFFIXES) - 1, (len(str(total)) - 2) // 3))
         pad, counts = " " * (indent + name.count(".")), self.flop_counts[name]
         for label, flops in ((name, sum(counts.values())), *((f" - {op}", flops) for op, flops in counts.items())):
@@ -149,7 +151,7 @@ class FlopCounterMode:
 
 
 class _FlopCounterMode(TorchDispatchMode):
-    """The dispatch mode of a counter. It is a separate class because torch.library registers rules by a mode's class."""
+    """The dispatch mode of a counter. This is a separate class because torch.library registers rules for the class of a mode."""
 
     supports_higher_order_operators = True
 
@@ -194,11 +196,14 @@ class _FlopCounterMode(TorchDispatchMode):
             return None if is_triton else NotImplemented
         name = str(getattr(op, "__name__", op))
         counter._unsupported[name] += 1
-        warnings.warn(f"no FLOP formula is registered for {name}: it runs uncounted, with all in it", stacklevel=3)
+        warnings.warn(
+            f"no FLOP formula is registered for {name}: {name} and the operators inside it run, but are not counted",
+            stacklevel=3,
+        )
         return func(*args, **kwargs)
 
     def _larger_branch(self, _: Any, true: Callable[..., Any], false: Callable[..., Any], operands: Any) -> Any:
-        """Run both branches of ``cond``, like the original, and count the larger: the condition may be unknown."""
+        """Run both branches of ``cond`` and count the branch with more FLOPs, like the original, because the condition may be unknown."""
         (out, counts), (_, others) = (self._apart(branch, operands) for branch in (true, false))
         for name in {*counts, *others}:
             for op in {*counts[name], *others[name]}:
@@ -206,7 +211,7 @@ class _FlopCounterMode(TorchDispatchMode):
         return out
 
     def _apart(self, branch: Callable[..., Any], operands: Any) -> tuple[Any, Counts]:
-        """Run a branch of ``cond``; return its result and its own counts."""
+        """Run a branch of ``cond``; return the result and the counts of this branch alone."""
         counter, before = self.counter, self.counter.flop_counts
         found: Counts = defaultdict(Counter)
         counter.flop_counts = found
@@ -218,10 +223,10 @@ class _FlopCounterMode(TorchDispatchMode):
 
 
 class _Modules:
-    """The running modules, named as in the original: the class of the outermost, then attribute names.
+    """The running modules. As in the original, a name is the class of the outermost module, followed by attribute names.
 
-    Each autograd node's metadata stores the names of the modules that were running when the node was created. This keeps no
-    tensor or node alive.
+    The metadata of each autograd node stores the names of the modules that were running when the node was created. These
+    names keep no tensor and no node alive.
     """
 
     def __init__(self) -> None:
@@ -251,7 +256,7 @@ class _Modules:
             pass
 
     def _mark(self, value: Any) -> None:
-        """Mark these tensors' autograd nodes, and unmarked nodes before them, with the running modules."""
+        """Store the running modules in the autograd nodes of these tensors, and in all earlier nodes that store no modules yet."""
         names = self.names()
         found: list[Any] = [node_of(tensor) for tensor in tensors_in(value) if tensor.requires_grad]
         while found:
@@ -261,7 +266,7 @@ class _Modules:
                 found.extend(earlier for earlier, _ in node.next_functions)
 
     def _name(self, module: nn.Module) -> str:
-        """Return the module's name, after naming the modules inside it too."""
+        """Return the module's name. Give a name to the module and to the modules inside it if they have none."""
         name = self._known.setdefault(module, type(module).__name__)
         for path, part in module.named_modules(prefix=name):
             self._known.setdefault(part, path)

@@ -1,9 +1,10 @@
-"""flops-profiler's API based on fxflops: DeepSpeed's flops profiler as of 2023; for the current one see :mod:`.deepspeed`.
+"""flops-profiler's API based on fxflops: DeepSpeed's flops profiler as of 2023. For the current profiler see :mod:`.deepspeed`.
 
-The counts follow ``convention="flops_profiler"`` and ``"flops_profiler_macs"``; as in the original, a module with two
-parents is counted under each. Unlike the original, this replaces no torch function, leaves no attributes or hooks on the
-model, can profile the same model again, prints models with RNNs, and counts where the original raises. It omits the
-original's backward FLOPs, which are just twice the forward's.
+The counts follow ``convention="flops_profiler"`` and ``"flops_profiler_macs"``. As in the original, a module with two
+parents is counted once under each parent. Unlike the original, this profiler replaces no torch function, leaves no
+attributes or hooks on the model, can profile the same model again, prints models with RNNs, and counts where the
+original raises an error. The FLOPs of the backward are not shown; in the original, they are always twice the FLOPs of
+the forward.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ __all__ = [
 class FlopsProfiler(deepspeed.FlopsProfiler):
     """Profile the runs of a model between ``start_profile`` and ``stop_profile``, in your own loop.
 
-    ``ds_engine`` is a DeepSpeed engine; its sizes and timers are printed with the profile.
+    ``ds_engine`` is a DeepSpeed engine, whose sizes and timers are printed with the profile.
     """
 
     _recorder: ClassVar[type[Recording]] = FunctionRecording
@@ -52,7 +53,7 @@ class FlopsProfiler(deepspeed.FlopsProfiler):
         super().__init__(model, ds_engine)
 
     def get_total_functional_duration(self, as_string: bool = False) -> float | str:
-        """Return the seconds of all charged functions in the profiled forwards."""
+        """Return the seconds spent in all functions with FLOPs or MACs in the profiled forwards."""
         seconds = sum(usage.duration for usage in self._profiled().functions(self.model).values())
         return duration_to_string(seconds) if as_string else seconds
 
@@ -78,13 +79,14 @@ def get_model_profile(
     ignore_modules: Sequence[type] | None = None,
     func_name: str = "forward",
 ) -> tuple[int, int, int] | tuple[str, str, str]:
-    """Profile a run of the model in eval mode: ``(flops, macs, params)``, as numbers or as strings.
+    """Profile a run of the model in eval mode; return ``(flops, macs, params)`` as numbers or as strings.
 
-    The original calls ``model.forward`` directly, which bypasses the hooks, and so misses functions called directly in the model's
-    own forward (but not in its submodules); the counts here match. :class:`FlopsProfiler` around ``model(x)`` counts them all.
+    The original calls ``model.forward``, which bypasses the hooks. So it misses functions that the model's own forward calls
+    directly, but not functions that submodules call. To match the original, these functions are not counted here either.
+    :class:`FlopsProfiler` around ``model(x)`` counts all functions.
 
-    ``func_name`` is the method to run: "forward", or "generate" of a transformers model. All other arguments, and the errors,
-    are as in :func:`.deepspeed.get_model_profile`.
+    ``func_name`` is the method to run: "forward", or "generate" for a transformers model. The other arguments and the errors are
+    the same as in :func:`.deepspeed.get_model_profile`.
     """
     profiler = FlopsProfiler(model)
     profile_run(profiler, func_name, inputs_of(profiler.model, input_shape, args, kwargs), warm_up, ignore_modules)

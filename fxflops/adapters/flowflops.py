@@ -1,8 +1,8 @@
-"""flowflops's API based on fxflops: OneFlow's counter, for torch models.
+"""flowflops's API based on fxflops. flowflops is OneFlow's counter; this adapter counts torch models.
 
-The counts follow ``convention="flowflops_eager"`` and ``"flowflops_graph"``. As in the original, mode "eager" counts one
-sample, and counts a module with two parents under each. flowflops's documentation does not show its text for each layer;
-here it is the text of ptflops, on which flowflops is based.
+The counts follow ``convention="flowflops_eager"`` and ``"flowflops_graph"``. As in the original, mode "eager" counts
+one sample, and counts a module with two parents once under each parent. flowflops's documentation does not show which
+text flowflops prints for each layer. Here, the text is the text of ptflops, on which flowflops is based.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ def get_model_complexity_info(
 ) -> tuple[str | int, str | int]:
     """Return the FLOPs of a forward in eval mode and the number of trainable parameters: ``(flops, params)``.
 
-    The arguments are as in ptflops (:func:`.ptflops.get_model_complexity_info`), except
+    All arguments except these two mean the same as in :func:`.ptflops.get_model_complexity_info`:
 
-        input_res: the shape of the input with its batch dimension: ``(1, 3, 224, 224)``.
-        mode: "eager" counts modules, "graph" operators; ``print_per_layer_stat``, ``verbose``, ``ignore_modules`` and
-            ``custom_modules_hooks`` only affect mode "eager".
+        input_res: the shape of the input, including the batch dimension: ``(1, 3, 224, 224)``.
+        mode: "eager" counts modules, "graph" counts operators. ``print_per_layer_stat``, ``verbose``, ``ignore_modules``
+            and ``custom_modules_hooks`` only affect mode "eager".
 
     Raises:
         InputError: the model or the arguments do not fit.
         RunError: the model raised.
     """
     model = checked_model(model, AssertionError)
-    checked_shape(input_res, "input_res must be a tuple, the input's shape such as (1, 3, 224, 224)")
+    checked_shape(input_res, "input_res must be a tuple with the shape of the input, such as (1, 3, 224, 224)")
     one_of("mode", mode, ("eager", "graph"))
     args, kwargs = inputs_of(model, input_res, input_constructor, input_res)
     report = count(model, args, kwargs, convention=FUNCTIONS if mode == "eager" else "flowflops_graph")

@@ -1,14 +1,15 @@
-"""fvcore.nn's API based on fxflops: counts by operator and module, handles, tables.
+"""The API of fvcore.nn based on fxflops: counts by operator and module, handles, and tables.
 
-The counts follow ``convention="fvcore"``. Running leaves the model unchanged, while fvcore's own trace updates batch-norm
-statistics, and leaves hooks behind if the model raises. The model need not be traceable, and its inputs and outputs need not
-be tensors: everything that :func:`fxflops.count` accepts works. nn.Linear is "linear", as current torch traces it; fvcore's
-documentation shows the "addmm" of an older torch.
+The counts follow ``convention="fvcore"``. Counting leaves the model unchanged. fvcore's own trace updates batch-norm
+statistics, and leaves hooks on the model if the model raises an error. The model need not be traceable, and inputs and
+outputs need not be tensors: everything that :func:`fxflops.count` accepts works here. nn.Linear is listed as "linear",
+as in a trace by current torch; fvcore's documentation shows "addmm", which older versions of torch traced.
 
-Three things differ from fvcore. ``unsupported_ops`` lists calls only: it omits arithmetic on sizes, which are tensors in a
-trace (``aten::mul`` for ``x.shape[0] * 2``), properties (``x.T``), and operators inside F.local_response_norm and F.lp_pool,
-which are one operator each. Calls that no output needs are counted; a trace drops them. Counts are ints; fvcore returns a
-float for einsum.
+Three things differ from fvcore. First, ``unsupported_ops`` lists only calls of functions. It omits arithmetic on sizes,
+which are tensors in a trace (``aten::mul`` for ``x.shape[0] * 2``), and properties (``x.T``). It also omits the
+operators inside F.local_response_norm and F.lp_pool, because fxflops sees each function as one operator. Second, calls
+that no output needs are counted; fvcore's trace drops such calls. Third, counts are ints; fvcore returns a float for
+einsum.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ ACTIVATING = ("_convolution", "addmm", "bmm", "einsum", "matmul", "linear")
 
 
 class FlopCountAnalysis(JitModelAnalysis):
-    """Count a model's flops by module and operator as fvcore does: 1 per multiply-accumulate.
+    """Count a model's flops by module and operator. As in fvcore, a multiply-accumulate counts as 1.
 
     >>> FlopCountAnalysis(nn.Linear(8, 4), torch.randn(5, 8)).total()
     160
@@ -65,14 +66,14 @@ class ActivationCountAnalysis(JitModelAnalysis):
 def flop_count(
     model: nn.Module, inputs: tuple[Any, ...], supported_ops: Mapping[str, Handle] | None = None
 ) -> tuple[defaultdict[str, float], Counter[str]]:
-    """Return billions of flops by operator, and the number of calls of each unsupported operator."""
+    """Return the flops of each operator, in billions, and the number of calls of each unsupported operator."""
     return _in_units(FlopCountAnalysis(model, inputs), supported_ops, 1e9)
 
 
 def activation_count(
     model: nn.Module, inputs: tuple[Any, ...], supported_ops: Mapping[str, Handle] | None = None
 ) -> tuple[defaultdict[str, float], Counter[str]]:
-    """Return millions of activations by operator, and the number of calls of each unsupported operator."""
+    """Return the activations of each operator, in millions, and the number of calls of each unsupported operator."""
     return _in_units(ActivationCountAnalysis(model, inputs), supported_ops, 1e6)
 
 

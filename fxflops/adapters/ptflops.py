@@ -1,7 +1,8 @@
 """ptflops's API based on fxflops: multiply-adds and parameters of a model, printed module by module.
 
-The counts follow ``convention="ptflops"``; as in the original, a module with two parents is counted under each. Unlike the
-original, this leaves training flags, attributes and hooks as they were, and replaces no torch function.
+The counts follow ``convention="ptflops"``. As in the original, a module with two parents is counted once under each
+parent. Unlike the original, this adapter leaves training flags, attributes and hooks as they were, and replaces no
+torch function.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from ._module_text import annotated_copy, innermost_first, scaled, trainable
 from ._ptflops_aten import Dispatched
 
 Hook = Callable[[Any, Any, Any], Any]
-"""A user's hook. Like a forward hook, it takes a module, its inputs and its output; it adds to ``module.__flops__``."""
+"""A user's hook. It takes a module, the inputs and the output, like a forward hook, and adds the count to ``module.__flops__``."""
 
 FUNCTIONS = replace(convention.CONVENTION, modules=None)
 FLOPS_UNITS = {"GMac": 10**9, "MMac": 10**6, "KMac": 10**3}
@@ -59,26 +60,28 @@ def get_model_complexity_info(
 ) -> tuple[str | int | None, str | int | None]:
     """Return the multiply-adds of a forward in eval mode, for one sample, and the number of trainable parameters.
 
-    If the model raises, print the error and return ``(None, None)``. Like the original, backend "pytorch" refuses a TorchScript
-    model, and skips scripted parts and operators (torch.ops.aten); unlike the original, it warns about them.
+    If the model raises an error, print the error and return ``(None, None)``. Like the original, the backend "pytorch" refuses a
+    TorchScript model, and skips scripted submodules and direct calls of operators (torch.ops.aten). Unlike the original, it
+    warns about the skipped calls.
 
     Args:
         input_res: the shape of one input without its batch dimension, or the argument of ``input_constructor``.
-        print_per_layer_stat: print the model to ``ost`` with the charge of each module.
+        print_per_layer_stat: print the model to ``ost`` with the count of each module.
         as_strings: return ``("4.13 GMac", "25.56 M")`` rather than numbers.
-        input_constructor: a function from ``input_res`` to the only input, or to a dict of keyword inputs.
-        verbose: print to ``ost`` the module classes (backend "aten": the operators) that have no charge of their own.
+        input_constructor: a function that takes ``input_res`` and returns a single input, or a dict of keyword inputs.
+        verbose: print to ``ost`` the module classes that have no rule (with backend "aten", the operators without a formula).
         ignore_modules: module classes to skip; with backend "aten", operators to skip (torch.ops.aten.mm).
-        custom_modules_hooks: for each module class, a forward hook that adds to ``module.__flops__``; it is called with
-            meta tensors. With backend "aten": for each operator, a function from its inputs and outputs to its count.
+        custom_modules_hooks: a dict from module classes to forward hooks. A hook is called with meta tensors and adds the count
+            to ``module.__flops__``. With backend "aten", a dict from operators to functions, which take the inputs and outputs
+            and return the count.
         backend: "pytorch" counts modules and functions; "aten" counts the operators dispatched in a run on the real tensors.
-        flops_units: "GMac", "MMac", "KMac" or "Mac"; by default a suitable unit.
-        param_units: "B", "M" or "K"; by default a suitable unit.
+        flops_units: "GMac", "MMac", "KMac" or "Mac"; the default is a suitable unit.
+        param_units: "B", "M" or "K"; the default is a suitable unit.
         output_precision: the number of decimals.
         backend_specific_config: ``{"count_functional": False}`` counts modules only.
     """
     model = checked_model(model, AssertionError)
-    checked_shape(input_res, "input_res must be a tuple, the shape of one input such as (3, 224, 224)")
+    checked_shape(input_res, "input_res must be a tuple with the shape of one input, such as (3, 224, 224)")
     name = backend.value if isinstance(backend, FLOPS_BACKEND) else backend
     one_of("backend", name, [known.value for known in FLOPS_BACKEND])
     if name == FLOPS_BACKEND.PYTORCH.value:
@@ -121,7 +124,7 @@ def get_model_complexity_info(
 
 
 def samples(args: tuple[Any, ...]) -> int:
-    """Return the number of samples in the first positional input; without one, print a warning and return 1."""
+    """Return the number of samples in the first positional input. If there is no positional input, print a warning and return 1."""
     if args:
         return len(args[0])
     print("Warning! No positional inputs found for a module, assuming batch size is 1.")
@@ -130,9 +133,10 @@ def samples(args: tuple[Any, ...]) -> int:
 
 @dataclass(eq=False)
 class Tree:
-    """A model's modules as ptflops sums them: a charged module counts only its own charge, any other sums its children.
+    """The counts of a model's modules, summed as ptflops does.
 
-    A module with two parents is summed under each.
+    The count of a module with a rule or hook is the module's own charge. The count of any other module is the sum over its
+    children. A module with two parents counts once under each parent.
     """
 
     model: nn.Module
@@ -141,7 +145,7 @@ class Tree:
     known: Callable[[type], ModuleRule | None] = convention.hook_of
 
     def read(self, scopes: Iterable[Scope], samples: int) -> None:
-        """Read the charge of each module from the module calls of a run with ``samples`` samples."""
+        """Compute the charge of each module from the module calls in a run; ``samples`` is the batch size of the run."""
         modules = dict(named_modules(self.model))
         self._flops = dict.fromkeys(modules.values(), 0)
         for scope in scopes:
@@ -153,24 +157,24 @@ class Tree:
         self._samples = samples
 
     def warn(self, file: TextIO) -> None:
-        """Print the module classes without a charge, innermost first, except plain containers."""
+        """Print the module classes that have no rule and no hook, except plain containers; inner modules come first."""
         plain = (nn.Sequential, nn.ModuleList, *self.ignored)
         for cls in dict.fromkeys(map(type, innermost_first(self.model))):
             if cls not in plain and not self._is_charged(cls):
                 print(f"Warning: module {cls.__name__} is treated as a zero-op.", file=file)
 
     def flops(self, module: nn.Module) -> float:
-        """Return the charges in this module for one sample."""
+        """Return the count of this module for one sample."""
         return self._sum(module, self._flops.__getitem__) / self._samples
 
     def params(self, module: nn.Module) -> int:
-        """Return the number of trainable parameters of the charged modules in this module."""
+        """Return the number of trainable parameters in this module; only modules with a rule or hook count."""
         return self._sum(module, lambda charged: 0 if type(charged) in self.ignored else trainable(charged))
 
     def annotated(
         self, flops: float, params: int, flops_units: str | None, param_units: str | None, precision: int
     ) -> str:
-        """Return the model's repr, with each module's share of all ``flops`` and ``params``."""
+        """Return the model's repr, with the counts of each module and their shares of ``flops`` and ``params``."""
 
         def line(module: nn.Module) -> str:
             own_params, own_flops = self.params(module), self.flops(module)
@@ -200,8 +204,8 @@ TWICE = (
 
 
 def charged_by(hook: Hook, module: nn.Module, scope: Scope) -> int:
-    """Return the amount that a user's hook adds to ``__flops__`` for one call. The hook gets a copy of the module and empty
-    meta tensors."""
+    """Return the amount that a user's hook adds to ``__flops__`` for one call. The hook is called with a copy of the module and with
+    meta tensors, which have no data."""
     shallow = annotated_copy(module, nn.Module.extra_repr)
     vars(shallow)["__flops__"] = 0
     hook(shallow, tensors(scope.args), tensors(scope.out))
@@ -209,10 +213,10 @@ def charged_by(hook: Hook, module: nn.Module, scope: Scope) -> int:
 
 
 def flops_to_string(flops: float, units: str | None = None, precision: int = 2) -> str:
-    """Return multiply-adds in "GMac", "MMac", "KMac" or "Mac", by default a suitable unit: ``429248 -> '429.25 KMac'``."""
+    """Return multiply-adds in "GMac", "MMac", "KMac" or "Mac", by default in a suitable unit: ``429248 -> '429.25 KMac'``."""
     return scaled(flops, FLOPS_UNITS, units, precision, " Mac")
 
 
 def params_to_string(params_num: int, units: str | None = None, precision: int = 2) -> str:
-    """Return a number of parameters in "B", "M" or "K"; without ``units``, in M or k: ``61706 -> '61.71 k'``."""
+    """Return a number of parameters in ``units``, "B", "M" or "K". Without ``units``, return it in M or k: ``61706 -> '61.71 k'``."""
     return scaled(params_num, PARAM_UNITS if units else {"M": 10**6, "k": 10**3}, units, precision, "")

@@ -1,8 +1,8 @@
 """pytorch-profiler's API based on fxflops: a model's multiply-adds, parameters and time, module by module.
 
-The counts follow ``convention="pytorch_profiler"``. The time is measured on the model's own run, without counting.
-Unlike the original, this leaves training flags, attributes and hooks as they were, and sums the counts and times of a module
-over all its calls in the model's last run.
+The counts follow ``convention="pytorch_profiler"``. Time is measured while the model runs by itself, without counting.
+Unlike the original, this profiler leaves training flags, attributes and hooks as they were. It also sums the counts and
+times of a module over all calls in the model's last run.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ def get_model_profile(
     as_strings: bool = True,
     ignore_modules: Collection[type] | None = None,
 ) -> tuple[str, str] | tuple[int, int]:
-    """Profile a run of the model in eval mode: ``(MACs, params)``, as strings or as numbers.
+    """Profile a run of the model in eval mode; return ``(MACs, params)`` as strings or as numbers.
 
     Args:
         input_res: the shape of one input without its batch dimension, or the argument of ``input_constructor``.
-        input_constructor: a function from ``input_res`` to the keyword inputs.
-        print_profile: print the model with the charge of each module.
-        print_aggregated_profile: print the ``top_num`` module classes at ``depth`` (-1: the innermost).
+        input_constructor: a function that takes ``input_res`` and returns the keyword inputs.
+        print_profile: print the model with the count of each module.
+        print_aggregated_profile: print the ``top_num`` module classes at ``depth`` (-1: the innermost depth).
         warm_up: the number of runs before the timed run.
         as_strings: return ``("429.25 KMac", "61.71 k")`` rather than ``(429248, 61706)``.
         ignore_modules: module classes to skip.
     """
     checked_model(model, AssertionError)
-    checked_shape(input_res, "input_res must be a tuple, the shape of one input such as (3, 224, 224)")
+    checked_shape(input_res, "input_res must be a tuple with the shape of one input, such as (3, 224, 224)")
     args, kwargs = (
         ((), input_constructor(input_res)) if input_constructor else ((filled(model, (1, *input_res), 1),), {})
     )
@@ -82,7 +82,7 @@ def run_again(
     start: Callable[[], None],
     stop: Callable[[], None],
 ) -> None:
-    """Run a method ``warm_up`` times, then once between ``start`` and ``stop``; each run starts from the same state."""
+    """Call a method ``warm_up`` times, then once more between ``start()`` and ``stop()``. Each call begins with the same model state."""
     args, kwargs = inputs
     snapshot = Snapshot(all_modules(model), inputs)
     try:
@@ -99,11 +99,12 @@ def run_again(
 
 
 def add_profile_methods(model: nn.Module) -> nn.Module:
-    """Add methods to the model that profile its runs, until ``stop_profile()`` is called; return the model.
+    """Add profiling methods to the model and return the model. ``model.stop_profile()`` removes the methods.
 
-    The methods are ``start_profile(ignore_list=None)`` and ``stop_profile()``; for the last run since the start,
-    ``get_total_flops()``, ``get_total_duration()`` (seconds) and ``get_total_params()``, each also as ``compute_...``; and
-    ``print_model_profile()`` and ``print_model_aggregated_profile(depth=-1, top_num=3)``.
+    ``start_profile(ignore_list=None)`` and ``stop_profile()`` start and stop the profile. These methods describe the last run
+    since the start: ``get_total_flops()``, ``get_total_duration()`` (in seconds), ``get_total_params()``,
+    ``print_model_profile()`` and ``print_model_aggregated_profile(depth=-1, top_num=3)``. Each ``get_...`` method also has
+    the name ``compute_...``.
     """
     session = Session(checked_model(model))
     for name in METHODS:
@@ -115,13 +116,14 @@ def add_profile_methods(model: nn.Module) -> nn.Module:
 def training_profile(model: nn.Module, config: Mapping[str, Any] | str | Path) -> Iterator[None]:
     """Profile and print the forward of one step of the training loop in this block.
 
-    ``config`` is a DeepSpeed config, or the path of its JSON file. Four keys are read: ``"pytorch_profiler": true`` (without
-    it nothing is profiled), ``profile_step`` (default 5; the first step is 0), ``profile_depth`` (-1) and ``profile_top_num`` (3).
+    ``config`` is a DeepSpeed config, or the path of its JSON file. Four keys are read. Only ``"pytorch_profiler": true`` turns
+    the profile on. ``profile_step`` is the step to profile (default 5; the first step is 0). ``profile_depth`` (default -1) and
+    ``profile_top_num`` (default 3) select the module classes to print.
     """
     given = config if isinstance(config, Mapping) else json.loads(Path(config).read_text(encoding="utf8"))
     enabled, step, depth, top_num = ({**DEFAULTS, **given}[name] for name in DEFAULTS)
     if not isinstance(step, int) or step < 0:
-        raise InputError(f"profile_step must be a whole number from 0, not {step!r}")
+        raise InputError(f"profile_step must be an int, 0 or greater; got {step!r}")
     session, hooks, steps = Session(checked_model(model)), Hooks(), itertools.count()
 
     def show() -> None:
@@ -143,7 +145,7 @@ def training_profile(model: nn.Module, config: Mapping[str, Any] | str | Path) -
 
 
 class Stopwatch:
-    """Hooks that record the ``seconds`` of each module in the model's last run, and that run's ``inputs``.
+    """Hooks that record the ``seconds`` that each module takes in the model's last run, and the ``inputs`` of the last run.
 
     Accelerators are synchronized before and after each module.
     """
@@ -172,7 +174,7 @@ class Stopwatch:
 
 
 class Session(Stopwatch):
-    """The methods of a profiled model, and the profile of its last run, which is counted at the first query."""
+    """The methods of a profiled model, and the profile of the model's last run. The run is counted when a result is first requested."""
 
     _has_run = False
     _counted: Profile | None = None
@@ -180,9 +182,9 @@ class Session(Stopwatch):
     def start_profile(
         self, ignore_list: Collection[type] | None = None, then: Callable[[], None] | None = None
     ) -> None:
-        """Start recording the model's runs; modules of the classes in ``ignore_list`` count as 0.
+        """Start recording the model's runs. Modules of the classes in ``ignore_list`` count 0.
 
-        ``then`` is called once, after the next run, with the hooks detached.
+        ``then`` is called once after the next run. The hooks are detached before this call.
         """
         self.end()
         self._ignored, self._then = ignore_list, then
@@ -212,11 +214,11 @@ class Session(Stopwatch):
         return trainable(self._model)
 
     def print_model_profile(self) -> None:
-        """Print the model with the charge of each module."""
+        """Print the model with the count of each module."""
         print(self._profile().tree())
 
     def print_model_aggregated_profile(self, depth: int = -1, top_num: int = 3) -> None:
-        """Print the ``top_num`` module classes at ``depth`` (-1: the innermost)."""
+        """Print the ``top_num`` module classes at ``depth`` (-1: the innermost depth)."""
         print(self._profile().aggregated(depth, top_num))
 
     def _leave(self, module: nn.Module, *given: Any) -> None:
@@ -229,11 +231,11 @@ class Session(Stopwatch):
                 then()
 
     def _profile(self) -> Profile:
-        """Return the profile of the last run, counted on that run's inputs."""
+        """Return the profile of the last run; count it with the inputs of the last run."""
         if not self._has_run:
-            raise of_kind(InputError("nothing to show: call start_profile(), then run the model"), AttributeError)
+            raise of_kind(InputError("there is no profile: call start_profile(), then run the model"), AttributeError)
         if self._counted is None:
-            self.detach()  # the count runs the model too
+            self.detach()  # because the count runs the model too
             args, kwargs = self.inputs
             report = count(self._model, args, kwargs, mode="as_is", convention=CONVENTION)
             self._counted = Profile(self._model, report, ByIdentity(self.seconds.items()), self._ignored)
@@ -261,7 +263,7 @@ def clock_of(tensors: Iterable[torch.Tensor]) -> Callable[[], float]:
 
 
 class Profile:
-    """The charge, the time and the trainable parameters of each module of a model."""
+    """The count, the time and the trainable parameters of each module in a model."""
 
     def __init__(
         self, model: nn.Module, report: Report, seconds: Mapping[nn.Module, float], ignored: Collection[type] | None
@@ -281,11 +283,11 @@ class Profile:
         return 0.0 if type(module) in self._ignored else self._seconds.get(module, 0.0)
 
     def tree(self) -> str:
-        """Return the model's repr, in which each module's figures precede its settings."""
+        """Return the model's repr. The results of each module come before the module's settings."""
         return printed(self._model, lambda module, path: [self._line(module)])
 
     def aggregated(self, depth: int, top_num: int) -> str:
-        """Return the ``top_num`` module classes at this depth (-1: the innermost) with the largest sums of each figure."""
+        """Return the ``top_num`` module classes at this depth (-1: the innermost depth) with the most FLOPs, parameters and time, as text."""
         levels = levels_of(self._model)
         depth = len(levels) - 1 if depth == -1 else min(depth, len(levels) - 1)
         tops = {
@@ -307,12 +309,12 @@ class Profile:
 
 
 def params_to_string(params_num: float, units: str | None = None, precision: int = 2) -> str:
-    """Return a number of parameters in ``units``, by default M or k: ``61706 -> '61.71 k'``."""
+    """Return a number of parameters in ``units``, by default in M or k: ``61706 -> '61.71 k'``."""
     return scaled(params_num, {"M": 10**6, "k": 10**3, "K": 10**3}, units, precision, "")
 
 
 def duration_to_string(duration: float, units: str | None = None, precision: int = 2) -> str:
-    """Return seconds in "s", "ms" or "us", by default a suitable unit: ``0.001201 -> '1.2 ms'``."""
+    """Return seconds in "s", "ms" or "us", by default in a suitable unit: ``0.001201 -> '1.2 ms'``."""
     scales = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
     unit = units or next((name for name, scale in scales.items() if duration > scale), "")
     return f"{round(duration / scales[unit], precision)} {unit}" if unit else str(duration)

@@ -1,10 +1,11 @@
 """thop's API based on fxflops: ``profile``, ``profile_origin`` and ``clever_format``.
 
-The counts follow ``convention="thop"``, which is thop 0.1.1, not ultralytics-thop (imported by the same name). Unlike the
-original, this leaves buffers, hooks and training flags as they were, and counts a module with several parents once, under the
-first; the original hooks and sums it once per parent. The model runs on real tensors only if ``custom_ops`` has handlers.
-Like the original, this raises for TorchScript modules. It warns about operators that it does not see, e.g. all operators of a
-torch.export program; the original returns 0 for them, or raises.
+The counts follow ``convention="thop"``. This is thop 0.1.1, not ultralytics-thop, although both are imported as
+``thop``. Unlike the original, these functions leave buffers, hooks and training flags as they were. They count a module
+with several parents once, under the first parent; the original hooks and counts such a module once for each parent. The
+model runs on real tensors only if ``custom_ops`` has handlers. Like the original, these functions raise an error for
+TorchScript modules. They warn about operators that thop does not see, e.g. all operators of a torch.export program; the
+original returns 0 for such operators, or raises an error.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from ._module_text import innermost_first, params_of
 __all__ = ["clever_format", "default_dtype", "profile", "profile_origin"]
 
 default_dtype = torch.float64
-"""The dtype of ``total_ops``, the buffer to which handlers add."""
+"""The dtype of the buffer ``total_ops``, to which handlers add their counts."""
 
 Handlers = Mapping[type[nn.Module], Callable[[nn.Module, tuple[Any, ...], Any], None]]
 Layers = dict[str, tuple[float, float, "Layers"]]
-"""By a child's name: its MACs, its parameters, and its own children (empty if the child is charged as a whole)."""
+"""A dict from the names of children to their MACs, parameters and own children; empty if a child is charged as a whole."""
 
 PRINTED = {
     rules.zero: "zero_ops",
@@ -57,11 +58,11 @@ NAMES: dict[type[nn.Module], str] = {
     nn.GRU: "count_gru",
     nn.LSTM: "count_lstm",
 }
-"""The name of each class's rule, as the original prints it."""
+"""Maps each module class to the name of its rule, as the original prints the name."""
 
 
 def rule_of(cls: type[nn.Module]) -> str:
-    """Return the name of a class's rule, or of the user's formula for the class; "" if it has neither."""
+    """Return the name of the rule for a class, or of the user's formula for the class; "" if the class has neither."""
     entry = BASE.find_class(cls)[1]
     return NAMES.get(cls) or (
         "" if entry is None or entry.is_ours else str(getattr(entry.function, "__name__", entry.op))
@@ -76,14 +77,14 @@ def profile(
     ret_layer_info: bool = False,
     report_missing: bool = False,
 ) -> tuple[float, float] | tuple[float, float, Layers]:
-    """Return ``(MACs, params)`` of a run in eval mode; parameters count only if their module is called and its class has a rule.
+    """Return ``(MACs, params)`` of a run in eval mode. Parameters count only if their module is called and its class has a rule.
 
     Args:
         inputs: the positional inputs.
-        custom_ops: for each exact class, a ``handler(module, inputs, output)`` that adds to ``module.total_ops``; it is
-            called after each call of such a module. The children of these modules are not counted.
+        custom_ops: a dict from exact classes to functions ``handler(module, inputs, output)``. A handler is called after each
+            call of such a module and adds the count to ``module.total_ops``. The children of these modules are not counted.
         verbose: print the rule of each class.
-        ret_layer_info: return a third result, the sums of each module: ``{name: (MACs, params, {...})}``.
+        ret_layer_info: also return the sums of each module: ``{name: (MACs, params, {...})}``.
         report_missing: also print classes without a rule.
     """
     model, handlers = checked_model(model, AttributeError), custom_ops or {}
@@ -102,7 +103,7 @@ def profile_origin(
     verbose: bool = True,
     report_missing: bool = False,
 ) -> tuple[float, float]:
-    """Return ``(MACs, params)`` like :func:`profile`, but only of modules without children; all their parameters count."""
+    """Return ``(MACs, params)`` like :func:`profile`, but count only modules without children, with all parameters of these modules."""
     model, handlers = checked_model(model, AttributeError), custom_ops or {}
     childless = [module for module in innermost_first(model) if not any(True for _ in children_of(module))]
     if verbose or report_missing:
@@ -113,9 +114,9 @@ def profile_origin(
 
 
 def clever_format(nums: float | Iterable[float], format: str = "%.2f") -> str | tuple[str, ...]:
-    """Return numbers with the unit T, G, M, K or B (unscaled): ``[4089184256, 25557032] -> ('4.09G', '25.56M')``.
+    """Return numbers as text with a unit: ``[4089184256, 25557032] -> ('4.09G', '25.56M')``.
 
-    A single number gives a single string.
+    The units are T, G, M, K, and B for numbers that are not scaled. For a single number, return a single string.
     """
     texts = tuple(_scaled(number, format) for number in (nums if isinstance(nums, Iterable) else (nums,)))
     return texts[0] if len(texts) == 1 else texts
@@ -130,9 +131,9 @@ def _scaled(number: float, format: str) -> str:
 def _charges(
     model: nn.Module, inputs: Sequence[Any], handlers: Handlers, modules: Sequence[nn.Module]
 ) -> ByIdentity[tuple[float, float | None]]:
-    """Return each module's MACs and parameters; the parameters are None if its class has neither a handler nor a rule."""
+    """Return the MACs and parameters of each module. If a module's class has neither a handler nor a rule, the parameters are None."""
     refuse_scripts("thop", model.modules(), RuntimeError, AttributeError)
-    with worded({**WORDS, "inputs": "; inputs go in a tuple, inputs=(a, b)"}):
+    with worded({**WORDS, "inputs": "; give several inputs as a tuple, inputs=(a, b)"}):
         report = count(model, tuple(inputs), convention=rules.CONVENTION)
     rows = report.by_module()
     handled = _handled(model, inputs, handlers, [module for module in modules if type(module) in handlers])
@@ -149,7 +150,7 @@ def _charges(
 def _handled(
     model: nn.Module, inputs: Sequence[Any], handlers: Handlers, modules: Sequence[nn.Module]
 ) -> ByIdentity[float]:
-    """Run the model with the handlers on these modules, restore its state, and return the handlers' sums."""
+    """Run the model with handlers on these modules, restore the model's state, and return the counts that the handlers added."""
     if not modules:
         return ByIdentity()
     with torch.no_grad(), holding(all_modules(model), "eval"):
@@ -168,7 +169,7 @@ def _handled(
 def _sums(
     module: nn.Module, charges: Mapping[nn.Module, tuple[float, float | None]], met: ByIdentity[bool]
 ) -> tuple[float, float, Layers]:
-    """Return the sums of a module and its children; like the original, without the module's own parameters."""
+    """Return the sums over a module and its children. Like the original, leave out parameters that belong to the module itself."""
     ops, _ = charges[module]
     params: float = 0
     layers: Layers = {}
@@ -187,7 +188,7 @@ def _sums(
 
 
 def _print_rules(modules: Iterable[nn.Module], handlers: Handlers, report_missing: bool) -> None:
-    """Print a line for each class with its rule, or (in red) that it has no rule."""
+    """Print a line for each class: the name of the class's rule, or in red that the class has no rule."""
     for cls in dict.fromkeys(type(module) for module in modules):
         if cls in handlers:
             print(f"[INFO] Customize rule {handlers[cls].__qualname__}() {cls}.")

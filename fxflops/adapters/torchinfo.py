@@ -1,9 +1,9 @@
 """torchinfo's API based on fxflops: ``summary``, the statistics that it returns, and the enums of its settings.
 
-The mult-adds follow ``convention="torchinfo"``; as in the original, only the unmasked elements of a pruned weight count. Unlike
-the original, this counts on meta and leaves the model unchanged: it is not moved to ``device``, its training flags stay, and
-lazy parameters have shapes only during the run. Nothing is cached. An output without tensors is shown as "--"; the original
-raises.
+The mult-adds follow ``convention="torchinfo"``. As in the original, only the unmasked elements of a pruned weight
+count. Unlike the original, ``summary`` counts on the meta device and leaves the model unchanged: the model is not moved
+to ``device``, the training flags stay, and lazy parameters have shapes only during the run. Nothing is cached. An
+output without tensors is shown as "--"; the original raises an error.
 """
 
 from __future__ import annotations
@@ -61,21 +61,23 @@ def summary(
     verbose: int | None = None,
     **kwargs: Any,
 ) -> ModelStatistics:
-    """Return the calls of the model's modules, with sizes, parameters and mult-adds; print them unless ``verbose`` is 0.
+    """Return a table of the model's module calls, with sizes, parameters and mult-adds. Print the table unless ``verbose`` is 0.
 
     Args:
         input_size: the shape of the input, or a list of shapes, including the batch dimension unless ``batch_dim`` is given.
         input_data: instead of ``input_size``, a tensor or numpy array, a sequence of positional inputs or a mapping of named
-            inputs. Without either, the model does not run; its modules and parameters are listed.
-        batch_dim: where to insert the batch dimension if the sizes do not include it; it is shown as 1.
-        cache_forward_pass, device: ignored, present for compatibility. A run is cheap, and uses the model's own device.
+            inputs. If neither ``input_data`` nor ``input_size`` is given, the model does not run, and only its modules and
+            parameters are listed.
+        batch_dim: the position of the batch dimension, if ``input_size`` does not include it. The batch size is shown as 1.
+        cache_forward_pass, device: ignored; they exist for compatibility. A run is cheap, and uses the model's own device.
         col_names: values of :class:`ColumnSettings`; default ("output_size", "num_params").
         col_width: the width of the columns after the first.
         depth: the number of levels of modules to show.
-        dtypes: the dtypes of the inputs of ``input_size``: ``torch.long``, or the older ``torch.LongTensor``; default float.
+        dtypes: the dtype of each input in ``input_size``: ``torch.long``, or the older ``torch.LongTensor``; default float.
         mode: "eval" (the default) or "train".
         row_settings: values of :class:`RowSettings`; default ("depth",).
-        verbose: 0 prints nothing, 1 the table, 2 also each layer's parameters; default 1, but 0 in an interactive session.
+        verbose: 0 prints nothing, 1 prints the table, 2 prints the table with the parameters of each layer. The default is 1; in an
+            interactive session, 0.
         kwargs: inputs by name.
     """
     model = checked_model(model, AttributeError, TypeError)
@@ -87,7 +89,7 @@ def summary(
         verbose = 0 if getattr(sys, "ps1", None) else 1
     _check(input_size, input_data, columns, col_width, verbose)
     if device is not None:
-        torch.device(device)  # raises for an unknown device
+        torch.device(device)  # raises an error for an unknown device
     here = next((parameter.device for parameter in parameters_of(model)), torch.device("cpu"))
     if input_size is not None:
         shapes = shapes_in(input_size)
@@ -98,14 +100,16 @@ def summary(
         sizes = replaced(input_data, _is_data, lambda data: torch.as_tensor(data).size()) if has_input else []
         given = input_data if device is None else replaced(input_data, torch.is_tensor, lambda tensor: tensor.to(here))
     if has_input:
-        if not hasattr(model, "training"):  # TorchScript's freeze has removed it
+        if not hasattr(model, "training"):  # torch.jit.freeze has removed the attribute
             refuse_scripts("torchinfo", [model], AttributeError)
         several = given if isinstance(given, (list, tuple)) else [given]
         args, named = ((), {**given, **kwargs}) if isinstance(given, Mapping) else (tuple(several), kwargs)
         chosen_mode = _chosen(Mode, mode or Mode.EVAL).value
         ours, theirs = inspect.signature(summary).parameters, signature_of(model).parameters
         meant = {name: did_you_mean(name, ours, most=1) for name in kwargs if name not in theirs}
-        note = "".join(f"\n  {name}= goes to forward{close}" for name, close in meant.items() if close)
+        note = "".join(
+            f"\n  {name}= was passed to the model's forward{close}" for name, close in meant.items() if close
+        )
         with errors_of_kind(RuntimeError), worded(summary_words(model), batch_dim_note(input_size, batch_dim) + note):
             layers = _with_containers(_called(model, args, named, chosen_mode, batch_dim))
     else:
@@ -122,7 +126,7 @@ def summary(
 
 
 def _as_spelled(sizes: Sequence[Any]) -> list[Any]:
-    """Return the list of shapes for the statistics: the user's shapes unchanged, but a single list of numbers as a tuple."""
+    """Return the shapes as the statistics show them: a list with the user's shapes. If a single shape is a list, convert it to a tuple."""
     if isinstance(sizes[0], (tuple, list)):
         return [*sizes]
     return [tuple(sizes) if isinstance(sizes, list) else sizes]
@@ -135,18 +139,20 @@ def _chosen(settings: type[E], name: str) -> E:
 def _check(input_size: Any, input_data: Any, columns: Iterable[ColumnSettings], col_width: int, verbose: int) -> None:
     with errors_of_kind(ValueError):
         if col_width <= 0:
-            raise InputError(f"col_width must be greater than 0, not {col_width}")
+            raise InputError(f"col_width must be greater than 0; got {col_width}")
         if verbose not in (0, 1, 2):
-            raise InputError(f"verbose must be 0 (nothing), 1 (the table) or 2 (with parameters), not {verbose!r}")
+            raise InputError(
+                f"verbose must be 0 (nothing), 1 (the table) or 2 (the table with parameters); got {verbose!r}"
+            )
         if input_data is None and input_size is None and NEEDS_INPUT.intersection(columns):
             needing = ", ".join(column.value for column in columns if column in NEEDS_INPUT)
-            raise InputError(f"the columns {needing} need a run: give input_data or input_size")
+            raise InputError(f"the columns {needing} need a run of the model: give input_data or input_size")
     if input_data is not None and input_size is not None:
         raise of_kind(InputError("give input_data or input_size, not both"), RuntimeError)
 
 
 def _bytes(data: Any) -> int:
-    """Return the bytes of all tensors in the data, measured by sys.getsizeof of their storages."""
+    """Return the number of bytes of all tensors in the data, as sys.getsizeof returns for their storages."""
     if _is_data(data):
         return sys.getsizeof(torch.as_tensor(data).untyped_storage())
     parts = data.values() if isinstance(data, Mapping) else data if isinstance(data, (list, tuple)) else ()
@@ -162,7 +168,7 @@ def _is_data(value: Any) -> bool:
 
 
 def _places(place: LayerInfo) -> Iterator[LayerInfo]:
-    """Yield a row for this module and each module inside it, in definition order; a shared module has several rows."""
+    """Yield a row for this module and for each module inside it, in the order of their definition. A shared module has several rows."""
     yield place
     for name, child in place.module._modules.items():
         if child is not None:
@@ -172,9 +178,10 @@ def _places(place: LayerInfo) -> Iterator[LayerInfo]:
 def _called(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], mode: str, batch_dim: int | None
 ) -> list[LayerInfo]:
-    """Return a row for each module call in a run, ordered by the start of the calls.
+    """Return a row for each module call in a run, in the order in which the calls start.
 
-    A shared module is shown at its last place. Scripted modules come first, because their calls cannot be hooked.
+    A shared module is shown at the last of its places in the model. Scripted modules come first, because their calls cannot be
+    hooked.
     """
     place_of = ByIdentity[LayerInfo]()
     rows, running, thread = list[LayerInfo](), list[LayerInfo](), threading.get_ident()
@@ -188,7 +195,7 @@ def _called(
     def enter(module: nn.Module, *_: Any) -> None:
         if threading.get_ident() != thread:
             return
-        if module is model:  # it runs again after a failure on meta, and once lazy parameters have shapes
+        if module is model:  # the model runs again if a run on meta fails, or once lazy parameters have shapes
             start()
         rows.append(copy.copy(place_of[module]))
         running.append(rows[-1])
@@ -210,7 +217,8 @@ def _called(
 
 
 def _specs(value: Any) -> Any:
-    """Return the value as specs; an object with an attribute ``tensors`` (torchvision's ImageList) is replaced by its tensors."""
+    """Replace the tensors in a value by specs. An object with an attribute ``tensors`` (torchvision's ImageList) is replaced by the
+    specs of these tensors."""
     if hasattr(value, "tensors"):
         return _specs(value.tensors)
     if isinstance(value, (tuple, list)):
@@ -221,7 +229,7 @@ def _specs(value: Any) -> Any:
 
 
 def _with_containers(rows: Sequence[LayerInfo]) -> list[LayerInfo]:
-    """Insert rows for containers that are never called (ModuleList ...) before the rows of the calls inside them.
+    """Insert a row for each container that is never called (e.g. a ModuleList), before the rows of the modules inside it.
 
     All rows of a module except its first are marked as recursive.
     """
@@ -230,7 +238,7 @@ def _with_containers(rows: Sequence[LayerInfo]) -> list[LayerInfo]:
         row.is_recursive = row.layer_id in met
         met.add(row.layer_id)
     shown: list[LayerInfo] = []
-    open_at: dict[int, LayerInfo] = {}  # the last row and the rows around it, by depth
+    open_at: dict[int, LayerInfo] = {}  # by depth, the last row and the rows of the modules around it
     for row in rows:
         for container in _above(row):
             if container.depth not in open_at or open_at[container.depth].module is not container.module:
@@ -244,7 +252,7 @@ def _with_containers(rows: Sequence[LayerInfo]) -> list[LayerInfo]:
 
 
 def _above(row: LayerInfo) -> list[LayerInfo]:
-    """Return the ancestors of a row, outermost first, without the model itself."""
+    """Return the rows of the modules around a row's module, outermost first, without the model's row."""
     parent = row.parent_info
     return [] if parent is None or parent.depth == 0 else [*_above(parent), parent]
 

@@ -1,4 +1,4 @@
-"""The result of torchinfo's summary: rows of module calls, their sums, and the printed table."""
+"""The result of torchinfo's summary: a row for each module call, the sums over the rows, and the printed table."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Mode(str, Enum):
 
 @unique
 class RowSettings(str, Enum):
-    """The settings of rows: the parts of their names, and the rows to hide."""
+    """The settings for rows: which parts the names of rows have, and which rows are hidden."""
 
     DEPTH = "depth"
     VAR_NAMES = "var_names"
@@ -61,7 +61,7 @@ class Units(str, Enum):
 
 @unique
 class Verbosity(IntEnum):
-    """The amount printed: nothing, the table, or the table with each layer's parameters."""
+    """How much is printed: nothing, the table, or the table with the parameters of each layer."""
 
     QUIET, DEFAULT, VERBOSE = 0, 1, 2
 
@@ -82,8 +82,11 @@ INDENT = 5
 
 @dataclass(eq=False, repr=False)
 class LayerInfo:
-    """A module at its place in the model, or one call of the module; ``macs`` are the mult-adds of its own and its children's
-    parameters, ``children`` the rows below it, and ``is_recursive`` is True if an earlier row has the same module."""
+    """A row of the table: a module at its place in the model, or one call of the module.
+
+    ``macs`` are the mult-adds of the parameters of the module and its children. ``children`` are the rows below this row.
+    ``is_recursive`` is True if an earlier row has the same module.
+    """
 
     var_name: str
     module: nn.Module
@@ -131,7 +134,7 @@ class LayerInfo:
         return f"{self.class_name}: {self.depth}"
 
     def called(self, args: Any, out: Any, batch_dim: int | None) -> None:
-        """Record the sizes of the module's arguments and output, which are passed as specs."""
+        """Record that the module was called; ``args`` and ``out`` are the specs of the call's arguments and output."""
         self.executed = True
         self.input_size = _shown_size(args, batch_dim)
         self.output_size = _shown_size(out, batch_dim)
@@ -142,7 +145,7 @@ class LayerInfo:
 
     @property
     def trainable(self) -> str:
-        """Text: "True", "False" or "Partial"; "--" without parameters."""
+        """Whether the parameters are trainable, as text: "True", "False" or "Partial"; "--" if there are no parameters."""
         if self.num_params == 0:
             return NONE
         if self.trainable_params in (0, self.num_params):
@@ -150,11 +153,11 @@ class LayerInfo:
         return "Partial"
 
     def leftover_params(self) -> int:
-        """Return the number of parameters that are not in a row below."""
+        """Return the number of parameters that belong to no row below this row."""
         return self.num_params - sum(child.leftover_params() for child in self._below())
 
     def leftover_trainable_params(self) -> int:
-        """Return the number of trainable parameters that are not in a row below."""
+        """Return the number of trainable parameters that belong to no row below this row."""
         return self.trainable_params - sum(child.leftover_trainable_params() for child in self._below())
 
     def _below(self) -> Iterable[LayerInfo]:
@@ -170,14 +173,14 @@ class LayerInfo:
         return name
 
     def macs_to_str(self, reached_max_depth: bool) -> str:
-        """Return the mult-adds of a leaf, or of all leaves below a row at the maximum depth."""
+        """Return the mult-adds of a leaf as text. For a row at the maximum depth, return the sum over the leaves below the row."""
         if self.macs <= 0 or not (self.is_leaf_layer or reached_max_depth):
             return NONE
         leaves = [self] if self.is_leaf_layer else [child for child in self.children if child.is_leaf_layer]
         return f"{sum(leaf.macs for leaf in leaves):,}"
 
     def num_params_to_str(self, reached_max_depth: bool) -> str:
-        """Return the parameters of a leaf or of a row at the maximum depth; for other rows, those that are not in a row below."""
+        """Return the number of parameters as text. Rows above the maximum depth, except leaves, omit parameters of the rows below."""
         if self.num_params == 0:
             return NONE
         if self.is_recursive:
@@ -203,7 +206,7 @@ def _shown_size(value: Any, batch_dim: int | None) -> list[Any]:
 
 
 def _with_one(value: Any, size: list[int], batch_dim: int | None) -> list[int]:
-    """Return the size with 1 along ``batch_dim``; unchanged if the value is a single tensor."""
+    """Return the size with 1 in place of the batch size; if the value is a single tensor, return the size unchanged."""
     if batch_dim is None or batch_dim >= len(size) or isinstance(value, Spec):
         return size
     return [*size[:batch_dim], 1, *size[batch_dim + 1 :]]
@@ -276,7 +279,7 @@ class FormattingOptions:
 
 
 class ModelStatistics:
-    """The rows of a model and their sums, printed as a table. ``total_input`` is None if the model was not run."""
+    """The rows of a model and the sums over all rows, printed as a table. ``total_input`` is None if the model was not run."""
 
     def __init__(
         self,
@@ -292,7 +295,7 @@ class ModelStatistics:
         leaves = [layer for layer in summary_list if layer.is_leaf_layer]
         first_met = [layer for layer in summary_list if not layer.is_recursive]
         self.total_mult_adds = sum(layer.macs for layer in leaves)
-        # Each output counts twice, because of its gradient.
+        # Each output counts twice: the output itself and its gradient.
         self.total_output_bytes = 2 * sum(layer.output_bytes for layer in leaves if layer.num_params > 0)
         self.total_param_bytes = sum(layer.param_bytes for layer in first_met if layer.is_leaf_layer)
         # A leaf has no rows below it, so all its parameters are leftover.
@@ -320,24 +323,24 @@ class ModelStatistics:
 
     @staticmethod
     def float_to_megabytes(num: float) -> float:
-        """Return the megabytes of ``num`` floats of 4 bytes."""
+        """Return the size in megabytes of ``num`` floats with 4 bytes each."""
         return num * 4 / 1e6
 
     @staticmethod
     def to_megabytes(num: float) -> float:
-        """Return bytes in megabytes."""
+        """Return a number of bytes in megabytes."""
         return num / 1e6
 
     @staticmethod
     def to_readable(num: float, units: Units = Units.AUTO) -> tuple[Units, float]:
-        """Return a unit and the count in it; AUTO is T, G or M."""
+        """Return a unit and the count in this unit. For AUTO, the unit is T, G or M, depending on the count."""
         if units == Units.AUTO:
             units = Units.TERABYTES if num >= 1e12 else Units.GIGABYTES if num >= 1e9 else Units.MEGABYTES
         return units, num / SCALES[units]
 
     @staticmethod
     def format_output_num(num: float, units: Units) -> str:
-        """Return a count as the text after its name: ``" (M): 1.82"``; ``": 1,820"`` without a unit."""
+        """Return the text that follows the name of a count: ``" (M): 1.82"``, or ``": 1,820"`` without a unit."""
         units, scaled = ModelStatistics.to_readable(num, units)
         unit = "" if units == Units.NONE else f" ({units.value})"
         return f"{unit}: {int(scaled):,d}" if float(scaled).is_integer() else f"{unit}: {scaled:,.2f}"

@@ -1,6 +1,7 @@
-"""Conventions: other tools' counting rules, one file per tool, with its differences from the base formulas.
+"""Conventions: other tools' counting rules. Each tool has a file with its differences from the base formulas.
 
-A file is imported when its convention is first used; names and summaries need neither these files nor torch.
+A convention's file is imported when the convention is first used. Listing the names and summaries needs neither these
+files nor torch.
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ __all__ = [
 ]
 
 BASE_CONVENTION = "fxflops"
-"""The convention without rules of its own: every formula counts unchanged."""
+"""The convention that changes no formula."""
 ATTENTIONS = ("dense", "exact")
 GONE = ("pytorch_profiler", "flowflops_eager", "flowflops_graph")
-"""The conventions of tools that can no longer be installed; they come last."""
+"""The conventions of tools that can no longer be installed. Lists of conventions show them last."""
 
 
 TOOLS = {
@@ -59,11 +60,11 @@ TOOLS = {
     "flopsprofiler": "deepspeed",
     "torchflopsbyfx": "torch_flops",
 }
-"""Other names of tools, in lowercase, with their conventions."""
+"""Maps other names of tools, in lowercase letters, to their conventions."""
 
 
 class Conventions(dict[str, str]):
-    """The conventions by name, with one-line summaries; printed in two groups, tools that can no longer be installed last."""
+    """The name of each convention with its one-line summary. Tools that can no longer be installed are printed last, in a separate group."""
 
     def __repr__(self) -> str:
         width = max(map(len, self))
@@ -75,28 +76,30 @@ class Conventions(dict[str, str]):
 def check_attention(attention: str) -> str:
     """Return ``attention``. Raises InputError if it is not one of :data:`ATTENTIONS`."""
     if attention not in ATTENTIONS:
-        raise InputError(f"unknown attention {attention!r}: one of {', '.join(map(repr, ATTENTIONS))}")
+        raise InputError(f"unknown attention {attention!r}; expected one of {', '.join(map(repr, ATTENTIONS))}")
     return attention
 
 
 def check_convention(name: str) -> str:
-    """Return ``name``. Raises InputError for an unknown convention, which lists them all."""
+    """Return ``name``. Raises InputError for an unknown convention; the error lists all conventions."""
     if name not in CONVENTIONS:
-        raise InputError(f"unknown convention {name!r}{_meant(str(name))}; one of {', '.join(map(repr, CONVENTIONS))}")
+        raise InputError(
+            f"unknown convention {name!r}{_meant(str(name))}; expected one of {', '.join(map(repr, CONVENTIONS))}"
+        )
     return name
 
 
 def _meant(name: str) -> str:
-    """Return a hint for an unknown name: the convention of the tool with that name, or one with a similar name."""
+    """Return a hint for an unknown name: the convention of the tool with that name, or conventions with similar names."""
     word = re.sub("[^a-z]", "", name.lower())
     if word in ("torchprofiler", "withflops"):
-        return ": torch.profiler's with_flops has no convention, as it counts only products, convolutions, add and mul of some shapes; fxflops.read_trace counts its traces"
+        return ": there is no convention for torch.profiler's with_flops, which counts only products, convolutions, add and mul of some shapes; use fxflops.read_trace to count a torch.profiler trace"
     convention = TOOLS.get(word)
     return did_you_mean(name, CONVENTIONS) if convention is None else f" (did you mean {convention}?)"
 
 
 def find_convention(name: str | Convention) -> Convention:
-    """Return the convention of this name; a Convention is returned unchanged. Raises InputError as :func:`check_convention` does."""
+    """Return the convention with this name; return a Convention unchanged. Raises InputError as :func:`check_convention` does."""
     if isinstance(name, Convention):
         return name
     found: Convention = import_module(f".{check_convention(name)}", __name__).CONVENTION
@@ -104,9 +107,9 @@ def find_convention(name: str | Convention) -> Convention:
 
 
 def list_conventions() -> Conventions:
-    """Return the conventions by name, with one-line summaries; tools that can no longer be installed come last.
+    """Return the name of each convention with its one-line summary. Tools that can no longer be installed come last.
 
     >>> list_conventions()["thop"]
-    'thop 0.1.1 (not ultralytics-thop): the modules it knows, 1 per multiply-accumulate without biases; norms 2 or 4 per element'
+    'thop 0.1.1 (not ultralytics-thop): 1 per multiply-accumulate in modules of known classes, without biases; norms 2 or 4 per element'
     """
     return Conventions(CONVENTIONS)

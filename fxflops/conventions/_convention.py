@@ -1,6 +1,6 @@
-"""The Convention: a tool's counting rules, on top of the base formulas; and the list of our conventions.
+"""Define the class Convention, which describes a tool's counting rules, and list all conventions of fxflops.
 
-Importing it does not import torch, so saved reports and the list are shown without torch.
+This module does not import torch, so that saved reports and the list of conventions can be shown without torch.
 """
 
 from __future__ import annotations
@@ -16,34 +16,39 @@ ModuleRule = Callable[[Scope], "int | None"]
 
 
 ALL, CALLED, NONE = "all", "called", "none"
-"""The operators that a tool sees: all dispatched ones, those called by the model's own code, or none."""
+"""Which operators a tool sees: all dispatched operators, only operators called by the model's own code, or no operators."""
 
 
 @dataclass(frozen=True, slots=True)
 class Convention:
-    """The rules of a tool: a name, a one-line summary, and its differences from the base, "fxflops".
+    """The rules of a tool: a name, a one-line summary, and its differences from the base convention, "fxflops".
 
-    ``rows`` are the tool's own formulas, by exact spelling (a module class, a function, an operator such as
-    ``operator.add``) or by op. They are called like formulas in ``formulas=``: for a module class with the module, then
-    the arguments of its forward; otherwise with the op's parameters by name. A call that no base formula counts stays
-    uncounted, even if it has a row.
+    ``rows`` are the tool's own formulas. A key is an op, or exactly one module class, function or operator (such as
+    ``operator.add``). The formulas are called like formulas in ``formulas=``. The formula for a module class gets the module,
+    then the arguments of its forward; any other formula gets the op's parameters by name. A call without a base formula stays
+    uncounted, even if ``rows`` has a formula for the call.
 
-    ``of`` returns the cost of an operation without a row, from its base cost (in real operations, even for complex numbers)
-    and the operation. The default is the base cost; :func:`nothing` is for tools that count only operations they list.
+    ``of`` returns the cost of an operation that has no formula in ``rows``. It is called with the base cost and the operation;
+    for complex numbers, the base cost is in real operations. By default, the operation has its base cost. Tools that count
+    only the operations they list use :func:`nothing`.
 
-    ``modules`` is for tools that hook modules: it returns the rule of a class, None for a class that the tool ignores.
-    A rule's charge is added to the row's cost of a leaf's call, and covers all modules inside the charged one.
+    ``modules`` is for tools that hook modules. It returns the rule of a module class; None if the tool ignores the class. The
+    charge of a rule covers all modules inside the charged module. If a module without children also has a formula in
+    ``rows``, the charge is added to the cost from that formula.
 
-    ``registered`` returns the formula that the tool's own users registered for an operation. It overrides everything but
-    formulas of fxflops's users, and also counts operations without a base formula. Under every convention, MACs come from
-    the base formulas. A user's formula replaces rows, rules and charges; conventions in :data:`IN_MACS` use the macs of its
-    Cost, if it has any. Four flags describe what the tool sees:
+    ``registered`` returns the formula that a user registered with the tool itself for an operation. This formula overrides
+    everything except formulas that users register with fxflops. It also counts operations without a base formula.
 
-    - ``operators``: "all" dispatched ones; "called": those that the model's code calls directly, as torch.export programs
-      do; "none": for tools that hook modules or replace functions. Operators that a tool does not see are listed as missing;
-    - ``integers``: it counts integer operations like real ones;
-    - ``childless``: rows apply only to calls made in a module without children;
-    - ``by_name``: it replaces functions by name, and misses those stored in a module (``self.act = F.gelu``).
+    Under every convention, MACs come from the base formulas. A formula that a user registers with fxflops replaces the
+    convention's formulas, rules and charges. Conventions in :data:`IN_MACS` then use the MACs of the Cost that this formula
+    returns, if it has MACs. Four flags describe what the tool sees:
+
+    - ``operators``: "all": all dispatched operators; "called": operators that the model's code calls directly, as
+      torch.export programs do; "none": no operators, for tools that hook modules or replace functions. Operators that a tool
+      does not see are listed as missing;
+    - ``integers``: the tool counts integer operations like floating-point operations;
+    - ``childless``: ``rows`` apply only to calls made in a module without children;
+    - ``by_name``: the tool replaces functions by name, and misses functions stored in a module (``self.act = F.gelu``).
 
     >>> Convention("products", "2 per multiply-accumulate", of=lambda cost, ran: Cost(others=2 * cost.macs)).name
     'products'
@@ -73,15 +78,15 @@ def macs_alone(cost: Cost, ran: Operation) -> Cost:
 
 CONVENTIONS = {
     "fxflops": "every arithmetic operation of the forward, however it is written; a normalization's mean and variance are not counted",
-    "torch_flops": "the totals torch_flops publishes: like fxflops, except for int kernel sizes of max pools and torch._assert",
+    "torch_flops": "the totals torch_flops publishes: like fxflops, except for torch._assert and max pools whose kernel size is an int",
     "torch": "torch.utils.flop_counter.FlopCounterMode: 2 per multiply-accumulate of products, convolutions, attention (also on a CPU)",
     "fvcore": "fvcore's FlopCountAnalysis: 1 per multiply-accumulate, plus normalizations, adaptive pooling and upsampling",
-    "thop": "thop 0.1.1 (not ultralytics-thop): the modules it knows, 1 per multiply-accumulate without biases; norms 2 or 4 per element",
+    "thop": "thop 0.1.1 (not ultralytics-thop): 1 per multiply-accumulate in modules of known classes, without biases; norms 2 or 4 per element",
     "deepspeed": "DeepSpeed's flops profiler: 2 per multiply-accumulate, plus its own charges for torch functions",
     "deepspeed_macs": "DeepSpeed's flops profiler: the MACs it prints beside its flops",
-    "ptflops": 'ptflops\'s "pytorch" backend: hooked modules, and all functions called',
+    "ptflops": 'ptflops\'s "pytorch" backend: multiply-accumulates and elementwise operations of known modules and functions',
     "ptflops_aten": 'ptflops\'s "aten" backend: multiply-accumulates of mm, addmm, bmm and convolution, and their biases',
-    "torchinfo": "torchinfo's mult-adds: parameters of each leaf module times the batch size (RNNs: batch x time; convolutions: every output size but the channels)",
+    "torchinfo": "torchinfo's mult-adds: parameters of each leaf module times the batch size (RNNs: batch x time; convolutions: all output sizes except the channels)",
     "calflops": "calflops: like flops_profiler, except that mm and bmm are free and RNN steps differ",
     "flops_profiler": "flops-profiler: DeepSpeed's profiler of 2023, where operators (x @ y) and attention are free",
     "flops_profiler_macs": "flops-profiler: the MACs it prints beside its flops",
@@ -89,7 +94,7 @@ CONVENTIONS = {
     "flowflops_eager": 'OneFlow\'s flowflops, mode "eager": multiply-accumulates and elementwise operations of hooked modules',
     "flowflops_graph": "OneFlow's flowflops, mode \"graph\": multiply-accumulates and elementwise operations of its graph's operators",
 }
-"""Our conventions, with one-line summaries. The rules are in the file of that name, imported at first use."""
+"""The name of each convention with its one-line summary. The rules are in the file with the convention's name."""
 OF_MACS = {
     "fvcore": "FLOPs",
     **dict.fromkeys(
@@ -98,15 +103,15 @@ OF_MACS = {
     "torchinfo": "mult-adds",
     **dict.fromkeys(("flowflops_eager", "flowflops_graph"), "FLOPs"),
 }
-"""The conventions that count 1 per multiply-accumulate, each with the tool's word for its number."""
+"""The conventions that count 1 per multiply-accumulate, and the word by which each tool calls its number."""
 
 
 def title_of(convention: str) -> str:
-    """Return the column title for a convention's count: "FLOPs", or e.g. "thop MACs", beside the report's own MACs."""
+    """Return the column title for a convention's count: "FLOPs", or e.g. "thop MACs" to distinguish it from the report's own MACs."""
     return f"{convention} {OF_MACS[convention]}" if convention in OF_MACS else "FLOPs"
 
 
 BASE_MACS = Convention("fxflops MACs", "1 per multiply-accumulate", of=macs_alone, integers=True)
-"""The report's own MACs as a convention, to compare those in :data:`OF_MACS` with."""
+"""The report's own MACs as a convention, for comparison with the conventions in :data:`OF_MACS`."""
 IN_MACS = {*OF_MACS, BASE_MACS.name}
-"""All conventions that count 1 per multiply-accumulate."""
+"""The names of all conventions that count 1 per multiply-accumulate, including :data:`BASE_MACS`."""

@@ -1,4 +1,4 @@
-"""The functions that DeepSpeed's profiler and its descendants replace, each with its row, and the modules that call them."""
+"""Formulas for the functions that DeepSpeed's profiler and its descendants replace, and for modules that call these functions."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def conv_transpose(
     dilation: Sizes = 1,
     out: Spec,
 ) -> Cost:
-    """input[n, i, *s], weight[i, o, *k] -> out: 2 (o // g) prod(k) per input; with a bias, 1 per output of the plain convolution.
+    """input[n, i, *s], weight[i, o, *k] -> out: 2 (o // g) prod(k) per input; with a bias, 1 per output that a plain convolution would have.
 
-    An unbatched image is treated as a batch of images with one dim fewer than the kernel.
+    In an unbatched image, the first dim (the channels) is read as the batch dimension.
     """
     n, _, *sizes = input
     outputs, *kernel = weight[1:]
@@ -60,9 +60,9 @@ def conv_transpose(
 def interpolate(
     input: Spec, size: Sizes | None = None, scale_factor: Any = None, mode: str = "nearest", *, out: Spec
 ) -> Cost:
-    """x[n, c, *] -> out[n, c, *m]: only the product of ``size``; with a scale factor 1 per input, whatever the factor.
+    """x[n, c, *] -> out[n, c, *m]: only the product of ``size``; with a scale factor, 1 per input, whatever the factor.
 
-    mode="area" calls a pooling: 1 more per input.
+    With mode="area", the pooling that F.interpolate calls adds 1 per input.
     """
     pooled = input.numel() if mode == "area" else 0
     if size is None:
@@ -89,7 +89,7 @@ REPLACED: dict[Any, Row] = {
     **dict.fromkeys((torch.add, torch.Tensor.add, torch.mul, torch.Tensor.mul), elementwise),
     torch.einsum: einsum,
 }
-"""The functions that flops-profiler replaces, and functions that call those, each with its row."""
+"""The formulas for the functions that flops-profiler replaces, and for functions that call replaced functions."""
 
 FORWARDS: dict[Any, Any] = {
     nn.Linear: F.linear,
@@ -116,13 +116,14 @@ FORWARDS: dict[Any, Any] = {
     **dict.fromkeys((nn.Upsample, nn.UpsamplingNearest2d, nn.UpsamplingBilinear2d), F.interpolate),
     nn.Embedding: F.embedding,
 }
-"""The function that each module's forward calls."""
+"""By module class, the function that the module's forward calls."""
 
 
 def convention_of(
     name: str, summary: str, replaced: Mapping[Any, Row], modules: Mapping[type, ModuleRule] | None = None
 ) -> Convention:
-    """Return the convention of a tool that replaces these functions; modules whose forward calls one get its row too."""
+    """Return the convention of a tool that replaces these functions. A module whose forward calls a replaced function gets the
+    formula of that function too."""
     forwards = {cls: replaced[function] for cls, function in FORWARDS.items() if function in replaced}
     return Convention(
         name,
@@ -137,7 +138,7 @@ def convention_of(
 
 
 def macs_of(replaced: Mapping[Any, Row]) -> dict[Any, Row]:
-    """Return rows that charge the macs of these rows."""
+    """Return, for each function, a formula that charges only the MACs of the function's formula."""
     rows = {row: _macs_of(row) for row in replaced.values()}
     return {function: rows[row] for function, row in replaced.items()}
 

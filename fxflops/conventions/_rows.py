@@ -1,4 +1,4 @@
-"""Rows and rules of hooked modules that several tools share."""
+"""Formulas that several conventions share: for functions, and for modules that a tool hooks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..records import Scope
 DIMS = (1, 2, 3)
 POOLINGS = ("avg_pool", "max_pool", "adaptive_avg_pool", "adaptive_max_pool")
 
-# Rows of functions, and of the modules whose forward calls them
+# Formulas for functions, and for the modules whose forward calls these functions
 
 
 def per_input(input: Spec, *, out: Any) -> Cost:
@@ -23,17 +23,17 @@ def per_input(input: Spec, *, out: Any) -> Cost:
 
 
 def elementwise(input: Any, other: Any, *, out: Any) -> Cost:
-    """x[*], y[*] -> out: 1 per element of both, aligned at their first dims; 1 for two numbers."""
+    """x[*], y[*] -> out: the product of the larger size in each dim, compared from the first dim on; 1 for two numbers."""
     sizes = [spec for spec in (input, other) if isinstance(spec, Spec)]
     dims = max((spec.ndim for spec in sizes), default=0)
-    # Broadcasting aligns the last dims; the tools compare from the first on.
+    # Broadcasting compares sizes from the last dim on, but the tools compare from the first.
     return Cost(others=math.prod(max(spec[i] if i < spec.ndim else 1 for spec in sizes) for i in range(dims)))
 
 
 def batch_norm(
     input: Spec, *, running_mean: Spec | None = None, weight: Spec | None = None, training: bool = False, out: Any
 ) -> Cost:
-    """x[*] -> out[*]: 1 per input, 2 with a weight; with batch statistics 4, 5 with a weight."""
+    """x[*] -> out[*]: 1 per input, 2 with a weight; if the mean and variance are computed from the batch, 3 more."""
     return Cost(others=input.numel() * ((4 if training or running_mean is None else 1) + (weight is not None)))
 
 
@@ -42,11 +42,11 @@ def normalized(input: Spec, *, weight: Spec | None = None, out: Any) -> Cost:
     return Cost(others=input.numel() * (5 if weight is not None else 4))
 
 
-# Rows of tools that replace functions; the docstrings give the flops
+# Formulas for tools that replace functions; the docstrings state the FLOPs, not the MACs
 
 
 def linear(input: Spec, weight: Spec, *, out: Spec) -> Cost:
-    """input[*, i], weight[o, i] -> out[*, o]: 2i per output, no bias."""
+    """input[*, i], weight[o, i] -> out[*, o]: 2i per output, none for a bias."""
     macs = input.numel() * weight[0]
     return Cost(macs, others=2 * macs)
 
@@ -69,7 +69,7 @@ def conv_padded_alike(
 ) -> Cost:
     """input[n, g*i, *s], weight[o, i, *k] -> out[n, o, *m]: 2 i prod(k) per output, and 1 with a bias.
 
-    padding="same" is assumed equal on both sides: 1 output less in each dim where the kernel needs an odd padding.
+    For padding="same", the tool pads both sides equally. This gives 1 output less in each dim where the total padding is odd.
     """
     n, o, *sizes = out
     if padding == "same" and padding_mode == "zeros":
@@ -79,17 +79,17 @@ def conv_padded_alike(
 
 
 def free(input: Any, *, out: Any) -> Cost:
-    """x -> out: nothing."""
+    """x -> out: 0."""
     return Cost()
 
 
 def lp_pool(input: Spec, norm_type: float, *, out: Spec) -> Cost:
-    """x[*] -> out[*]: 1 per input for its pooling, 1 per output each for its relu and mul, which norm inf does not call."""
+    """x[*] -> out[*]: 1 per input for the pooling, plus 2 per output for relu and mul unless the norm is inf."""
     return Cost(others=input.numel() + (0 if math.isinf(norm_type) else 2 * out.numel()))
 
 
 def local_response_norm(input: Spec, size: int, *, out: Spec) -> Cost:
-    """x[n, c, *] -> out[n, c, *]: 1 per input for each of its two mul and its add, 1 per input padded by size - 1 for its pooling."""
+    """x[n, c, *] -> out[n, c, *]: 3 per input for two mul and one add, plus 1 per element that the pooling reads: c + size - 1 channels."""
     n, c, *sizes = input
     return Cost(others=3 * input.numel() + n * (c + size - 1) * math.prod(sizes))
 
@@ -101,24 +101,24 @@ def product(input: Spec, other: Spec, *, out: Spec) -> Cost:
 
 
 def product_and_sum(input: Spec, mat1: Spec, mat2: Spec, *, out: Spec) -> Cost:
-    """input[*] + mat1[*, m, k] @ mat2[*, k, n] -> out: 2n per element of mat1, 1 per element of input."""
+    """input[*] + mat1[*, m, k] @ mat2[*, k, n] -> out: 2n per element of mat1, plus 1 per element of input."""
     macs = mat1.numel() * mat2[-1]
     return Cost(macs, others=2 * macs + input.numel())
 
 
 def windows(input: Spec, weight: Spec, places: Spec) -> int:
-    """Return the weight's size times the numbers of positions and samples."""
+    """Return a convolution's multiply-accumulates: the weight's elements times the positions in ``places``, for all samples."""
     samples = input[0] if input.ndim == weight.ndim else 1
     return samples * weight.numel() * math.prod(places[2 - weight.ndim :])
 
 
 def einsum(equation: str, *operands: Spec, out: Spec) -> Cost:
-    """a[m, k], b[k, n] -> out[m, n]: the flops that numpy prints, in four digits, for its best order of products; no macs."""
+    """a[m, k], b[k, n] -> out[m, n]: the FLOPs that numpy.einsum_path prints (four digits) for the best order of products; no MACs."""
     return Cost(others=int(flops_of_einsum(equation.replace(" ", ""), operands)))
 
 
 def flops_of_einsum(equation: str, operands: Iterable[Spec]) -> float:
-    """Return the flops that numpy prints for its best order of products, which it rounds to four digits."""
+    """Return the FLOPs that numpy.einsum_path prints for the best order of products; numpy rounds them to four digits."""
     import numpy as np
 
     zeros = [np.broadcast_to(np.zeros(()), tuple(operand)) for operand in operands]
@@ -126,11 +126,11 @@ def flops_of_einsum(equation: str, operands: Iterable[Spec]) -> float:
     return float(next(line for line in lines if "optimized flop" in line).rpartition(":")[2])
 
 
-# Rules of hooked modules
+# Rules for modules that a tool hooks
 
 
 def given(scope: Scope) -> Spec:
-    """Return the first tensor among a module call's arguments."""
+    """Return the first tensor in the arguments of a module call."""
     return next(specs_in((scope.args, dict(scope.kwargs))))
 
 
@@ -145,12 +145,14 @@ def each_output(scope: Scope) -> int:
 
 
 POINTWISE = {nn.RNN: 1, nn.GRU: 7, nn.LSTM: 10, nn.RNNCell: 1, nn.GRUCell: 7, nn.LSTMCell: 10}
-"""Operations per hidden unit and step of an RNN, besides its matrix products."""
+"""The number of operations per hidden unit and step of an RNN, besides the matrix products."""
 
 
 def recurrent_step(scope: Scope, product: Callable[[Spec], int] = Spec.numel) -> int:
-    """Return the charge of a step of an RNN: layer by layer, ``product`` of each weight, 1 per bias, and 1 (RNN), 7 (GRU)
-    or 10 (LSTM) per hidden unit."""
+    """Return the charge of one RNN step for one sample, summed over the layers.
+
+    The charge is ``product(weight)`` for each weight, 1 per element of a bias, and 1 (RNN), 7 (GRU) or 10 (LSTM) per hidden unit.
+    """
     settings = scope.settings
     layers = [f"_l{layer}" for layer in range(settings["num_layers"])] if "num_layers" in settings else [""]
     step: int = len(layers) * POINTWISE[scope.cls] * settings["hidden_size"]
@@ -161,9 +163,9 @@ def recurrent_step(scope: Scope, product: Callable[[Spec], int] = Spec.numel) ->
 
 
 def recurrent(scope: Scope, product: Callable[[Spec], int] = Spec.numel) -> int:
-    """x[a, b, i] -> out[a, b, h]: the step of an RNN for each of a*b, twice that if bidirectional.
+    """x[a, b, i] -> out[a, b, h]: the charge of one step, a*b times, twice that if bidirectional.
 
-    For a cell, one step per sample.
+    A cell makes one step per sample.
     """
     x, step = given(scope), recurrent_step(scope, product)
     if "num_layers" not in scope.settings:
@@ -172,5 +174,5 @@ def recurrent(scope: Scope, product: Callable[[Spec], int] = Spec.numel) -> int:
 
 
 def recurrent_with_sums(scope: Scope) -> int:
-    """x[a, b, i] -> out[a, b, h]: the step of an RNN for each of a*b, with 2gi - g for a product with a weight[g, i]."""
+    """x[a, b, i] -> out[a, b, h]: the charge of one step, a*b times, with 2gi - g for the product by a weight[g, i]."""
     return recurrent(scope, lambda weight: 2 * weight.numel() - weight[0])

@@ -1,9 +1,10 @@
-"""calflops 0.3.2 (https://github.com/MrYxJ/calculate-flops.pytorch): its FLOPs.
+"""The FLOPs of calflops 0.3.2 (https://github.com/MrYxJ/calculate-flops.pytorch).
 
-It counts as flops-profiler (:mod:`.flops_profiler`) with these differences: torch.mm, torch.bmm and their methods are free,
-an RNN step costs 2 per weight, less 1 per gate and matrix, and ``padding="same"``, transposed convolutions and nn.Upsample
-do not raise. The tool charges F.upsample, which calls F.interpolate, twice; here it is charged once. If the model raises,
-the tool leaves its replacements in torch.
+calflops counts like flops-profiler (the convention ``flops_profiler``), with three differences. torch.mm, torch.bmm,
+their tensor methods and Tensor.baddbmm are free. An RNN step costs 2 per weight, less 1 per row of each weight matrix.
+``padding="same"``, transposed convolutions and nn.Upsample do not raise an error. The tool charges F.upsample twice,
+because F.upsample calls F.interpolate; here F.upsample is charged once. If the model raises an error, the tool does not
+restore the torch functions that it has replaced.
 """
 
 from __future__ import annotations

@@ -1,16 +1,20 @@
 """The flops of DeepSpeed's flops profiler (https://github.com/deepspeedai/DeepSpeed), as of DeepSpeed 0.19.8.
 
-It replaces functions of torch.nn.functional and of torch, and methods of tensors, by versions that charge for their
-arguments; hooks charge RNNs. A replaced function is also charged when torch's own functions call it, so F.local_response_norm
-is four charges. Operators other than ``x @ y``, torch.softmax and Tensor.baddbmm are free. The macs that it prints beside
-the flops are :mod:`.deepspeed_macs`; its 2023 package's numbers are :mod:`.flops_profiler`.
+The profiler replaces functions of torch.nn.functional and of torch, and methods of tensors, by its own versions, which
+charge FLOPs for each call. RNNs are charged by hooks. A replaced function is also charged when torch's own functions
+call it, so F.local_response_norm has four charges. Python's operators are free, except ``x @ y``. torch.softmax and
+Tensor.baddbmm are free too. The profiler prints MACs beside its flops: see the convention ``deepspeed_macs``. The
+profiler's separate package of 2023 is the convention ``flops_profiler``.
 
-Where the tool raises (F.scaled_dot_product_attention and pools with inputs passed by name, an image without a batch), or treats
-an unbatched image as a batch (transposed convolutions), the count is what its rules intend. One difference remains: the
-tool's number depends on how a function is looked up. It misses a function imported by name before it replaced them
-(``from torch.nn.functional import gelu``), the second name of a function (torch.conv2d is F.conv2d), and Python's ``sum``
-of tensors, which is the same call as ``x.add(y)`` here. It charges F.upsample twice, as itself and as the F.interpolate
-that it calls, and likewise einops.einsum, which calls torch.einsum.
+If the tool raises an error, the count here is what the tool's rules intend. This happens for
+F.scaled_dot_product_attention and pools with inputs passed by name, and for images without a batch dimension. The same
+holds for transposed convolutions of an unbatched image, which the tool reads as a batch.
+
+One difference remains: the tool's number depends on how a function is looked up. The tool misses a function that was
+imported by name before the tool replaced it (``from torch.nn.functional import gelu``), the second name of a function
+(torch.conv2d is F.conv2d), and Python's ``sum`` of tensors. Here ``sum`` counts, because fxflops sees the same calls as
+for ``x.add(y)``. The tool charges F.upsample twice: for itself, and for the F.interpolate that F.upsample calls. For
+the same reason, it charges einops.einsum twice: einops.einsum calls torch.einsum.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ from ._rows import DIMS, POINTWISE, conv_padded_alike, product, recurrent_with_s
 
 
 def conv_transpose(input: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) -> Cost:
-    """input[n, i, *s], weight[i, o, *k] -> out[n, g*o, *m]: 2 o prod(k) per input, and 1 per output with a bias."""
+    """input[n, i, *s], weight[i, o, *k] -> out[n, g*o, *m]: 2 o prod(k) per input, plus 1 per output if there is a bias."""
     macs = input.numel() * math.prod(weight[1:])
     return Cost(macs, others=2 * macs + (out.numel() if bias is not None else 0))
 
@@ -44,9 +48,9 @@ def interpolate(
     *,
     out: Spec,
 ) -> Cost:
-    """x[n, c, *] -> out[n, c, *m]: only the product of ``size``; with a scale factor 1 per output, the total rounded.
+    """x[n, c, *] -> out[n, c, *m]: only the product of ``size``; with a scale factor, the number of inputs times the factor of each dim, rounded down.
 
-    mode="area" calls a pooling: 1 more per input.
+    With mode="area", the pooling that F.interpolate calls adds 1 per input.
     """
     pooled = input.numel() if mode == "area" else 0
     if size is not None:
@@ -75,7 +79,7 @@ REPLACED: dict[Any, Row] = {
     **dict.fromkeys((operator.matmul, torch.Tensor.__matmul__), product),
     **dict.fromkeys((torch.add, torch.Tensor.add, torch.mul, torch.Tensor.mul), elementwise),
 }
-"""The functions that the tool replaces, and functions that call those, each with its row."""
+"""The formulas for the functions that the tool replaces, and for functions that call replaced functions."""
 
 CONVENTION = convention_of(
     "deepspeed",

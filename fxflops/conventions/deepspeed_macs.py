@@ -1,7 +1,7 @@
-"""DeepSpeed's flops profiler: the MACs that it prints beside its flops (see :mod:`.deepspeed`).
+"""The MACs that DeepSpeed's flops profiler prints beside its flops. The flops are the convention ``deepspeed``.
 
-They cover linear layers, convolutions, scaled_dot_product_attention, ``x @ y``, matmul, mm, bmm, addmm and torch.baddbmm,
-but not einsum or RNNs.
+The MACs cover linear layers, convolutions, scaled_dot_product_attention, ``x @ y``, matmul, mm, bmm, addmm and
+torch.baddbmm. They do not cover einsum or RNNs.
 """
 
 from __future__ import annotations

@@ -1,18 +1,23 @@
 """The flops of flops-profiler 0.1.2 (https://github.com/cli99/flops-profiler), DeepSpeed's profiler as it was in 2023.
 
-It replaces functions of torch.nn.functional and of torch, and methods of tensors, by versions that charge for their
-arguments; hooks charge RNNs. A replaced function is also charged when torch's own functions call it, so F.local_response_norm
-is four charges. Operators (``x + y``, ``x @ y``), torch.softmax and scaled_dot_product_attention are free. The macs that it
-prints beside the flops are :mod:`.flops_profiler_macs`; today's DeepSpeed is :mod:`.deepspeed`.
+The profiler replaces functions of torch.nn.functional and of torch, and methods of tensors, by its own versions, which
+charge FLOPs for each call. RNNs are charged by hooks. A replaced function is also charged when torch's own functions
+call it, so F.local_response_norm has four charges. Operators (``x + y``, ``x @ y``), torch.softmax and
+scaled_dot_product_attention are free. The profiler prints MACs beside its flops: see the convention
+``flops_profiler_macs``. Today's DeepSpeed is the convention ``deepspeed``.
 
-Where the tool raises (transposed convolutions, ``padding="same"``, sizes passed by position to F.interpolate, as nn.Upsample
-does), the count is what its rules intend. Its get_model_profile calls ``model.forward``, bypassing the hooks, and so misses the
-functions that the model's own forward calls; here they are counted, as with its FlopsProfiler around ``model(x)``.
+If the tool raises an error, the count here is what the tool's rules intend. This happens for transposed convolutions,
+``padding="same"``, and a size passed to F.interpolate by position, as nn.Upsample does.
 
-Two differences remain. The tool's number depends on how a function is looked up: it misses a function imported by name
-before it replaced them (``from torch.nn.functional import gelu``), the second name of a function (torch.conv2d is F.conv2d,
-torch.prelu is F.prelu), and Python's ``sum`` of tensors, which is the same call as ``x.add(y)`` here. It counts a module
-with two parents under each.
+The tool's function get_model_profile calls ``model.forward``. This bypasses the hooks, so the tool misses the functions
+that the model's own forward calls. Here these functions are counted, as with the tool's FlopsProfiler around
+``model(x)``.
+
+Two differences remain. First, the tool's number depends on how a function is looked up. The tool misses a function that
+was imported by name before the tool replaced it (``from torch.nn.functional import gelu``), the second name of a
+function (torch.conv2d is F.conv2d, torch.prelu is F.prelu), and Python's ``sum`` of tensors. Here ``sum`` counts,
+because fxflops sees the same calls as for ``x.add(y)``. Second, the tool counts a module with two parents once under
+each parent.
 """
 
 from __future__ import annotations

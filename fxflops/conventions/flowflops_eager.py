@@ -1,8 +1,9 @@
-"""flowflops, OneFlow's counter, in mode "eager" (https://github.com/Oneflow-Inc/flow-OpCounter), for torch modules.
+"""The count of flowflops, OneFlow's counter, in mode "eager" (https://github.com/Oneflow-Inc/flow-OpCounter), for torch modules.
 
-Like ptflops, on which it is based, it hooks modules of the exact classes below and sums their charges; functions are not
-counted. Its documentation states a factor of 2 for convolutions, but its numbers have none. ResNet-50 is 4121925096. The tool
-divides the sum by the batch size; here it covers the whole batch.
+flowflops is based on ptflops: it hooks modules of certain classes (not their subclasses) and adds up their charges.
+Functions are not counted. flowflops's documentation states a factor of 2 for convolutions, but the printed numbers do
+not include this factor. ResNet-50 has 4121925096. The tool divides the sum by the batch size; here the sum covers the
+whole batch.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from ._rows import given
 
 
 def linear(scope: Scope) -> int:
-    """x[n, *, i], weight[o, i] -> out[n, *, o]: n times the cost of the whole batch, i per output and the biases once."""
+    """x[n, *, i], weight[o, i] -> out[n, *, o]: n times the cost of the whole batch, which is i per output plus o if there is a bias."""
     x, out = given(scope), first(scope.out)
     biases = out[-1] if scope.settings["bias"] is not None else 0
     return (x.numel() * out[-1] + biases) * x[0]
 
 
 def instance_norm(scope: Scope) -> int:
-    """x[n, c, *] -> out[n, c, *]: 1 per input and 10 for each of n c; twice that with ``affine``."""
+    """x[n, c, *] -> out[n, c, *]: 1 per input and 10 per sample and channel, twice that with ``affine``."""
     x = given(scope)
     return (x.numel() + 10 * math.prod(x[:2])) * (2 if scope.settings["affine"] else 1)
 

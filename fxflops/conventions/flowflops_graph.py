@@ -1,10 +1,13 @@
-"""flowflops, OneFlow's counter, in mode "graph" (https://github.com/Oneflow-Inc/flow-OpCounter), for torch operators.
+"""The count of flowflops, OneFlow's counter, in mode "graph" (https://github.com/Oneflow-Inc/flow-OpCounter), for torch operators.
 
-It compiles a model into a graph of OneFlow operators and sums the costs of those below by their input shapes, for most of
-one sample. In the graph, ``linear`` is a product and a sum, ``mean`` a sum and a division, InstanceNorm and GroupNorm are
-several operators. Its documentation states a factor of 2 for convolutions, but its numbers have none. ResNet-50 is 4127444456.
-The tool raises a KeyError for an unknown operator; here it costs nothing. GroupNorm's operators are not documented; here it
-costs the same as in mode "eager".
+flowflops compiles a model into a graph of OneFlow operators and adds up the costs of the operators below. A cost is
+computed from the shapes of the operator's inputs, for most operators from one sample only. In the graph, ``linear`` is
+a product and a sum, ``mean`` is a sum and a division, and InstanceNorm and GroupNorm are several operators each.
+flowflops's documentation states a factor of 2 for convolutions, but the printed numbers do not include this factor.
+ResNet-50 has 4127444456.
+
+The tool raises a KeyError for an unknown operator; here an unknown operator costs nothing. The documentation does not
+list the operators of GroupNorm; here GroupNorm costs the same as in mode "eager".
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ def per_input(input: Spec, *, out: Any) -> int:
 
 
 def convolution(input: Spec, weight: Spec, bias: Any = None, stride: Any = 1, padding: Any = 0, *, out: Spec) -> int:
-    """x[n, c, *], weight[o, c/g, k] -> out[n, o, *]: (c/g) k per output of one sample, 1 with a bias; without dilation."""
+    """x[n, c, *], weight[o, c/g, k] -> out[n, o, *]: (c/g) k per output of one sample, plus 1 if there is a bias; dilation is ignored."""
     kernel = weight[2:]
     sizes: Sequence[int] = out[2:]
     if not isinstance(padding, str):
@@ -33,12 +36,12 @@ def convolution(input: Spec, weight: Spec, bias: Any = None, stride: Any = 1, pa
 
 
 def linear(input: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) -> int:
-    """x[*, i], weight[o, i] -> out[*, o]: i per output of the whole batch, and the biases once."""
+    """x[*, i], weight[o, i] -> out[*, o]: i per output of the whole batch, plus o if there is a bias."""
     return matmul(input, weight, out=out) + (bias.numel() if bias is not None else 0)
 
 
 def matmul(input: Spec, other: Spec, *, out: Spec) -> int:
-    """a[*, k], b[*, k] -> out: for each element of a, all dims of b but the last, transposed or not."""
+    """a[*, k], b[*, k] -> out: the elements of a times the product of all sizes of b but the last, even if b is transposed."""
     return input.numel() * math.prod(other[:-1])
 
 
@@ -48,17 +51,17 @@ def normalization(input: Spec, *, out: Any) -> int:
 
 
 def instance_norm(input: Spec, *, weight: Any = None, out: Spec) -> int:
-    """x[n, c, *] -> out[n, c, *]: 1 per input of one sample and 10 for each channel; twice that with a weight."""
+    """x[n, c, *] -> out[n, c, *]: 1 per input of one sample and 10 per channel, twice that with a weight."""
     return (math.prod(input[1:]) + 10 * input[1]) * (1 if weight is None else 2)
 
 
 def group_norm(input: Spec, weight: Any = None, *, out: Spec) -> int:
-    """x[n, *] -> out[n, *]: 1 per input of one sample; twice that with a weight."""
+    """x[n, *] -> out[n, *]: 1 per input of one sample, 2 with a weight."""
     return math.prod(input[1:]) * (1 if weight is None else 2)
 
 
 def arithmetic(input: Any, other: Any = None, *, out: Any) -> int:
-    """x[*], y[*] -> out[*]: 1 per element of y, over the whole batch; with a number, 1 per element of one sample."""
+    """x[*], y[*] -> out[*]: 1 per element of y, for the whole batch; if x or y is a number, 1 per element of one sample."""
     if isinstance(input, Spec) and isinstance(other, Spec):
         return other.numel()
     tensor: Spec = input if isinstance(input, Spec) else other
@@ -66,7 +69,7 @@ def arithmetic(input: Any, other: Any = None, *, out: Any) -> int:
 
 
 def mean(input: Spec, *, out: Spec) -> int:
-    """x[n, *] -> out[n, *]: 1 per input of one sample, 1 per output of one sample."""
+    """x[n, *] -> out[n, *]: 1 per input and 1 per output of one sample."""
     return math.prod(input[1:]) + math.prod(out[1:])
 
 

@@ -1,16 +1,19 @@
-"""fvcore 0.1.5 (https://github.com/facebookresearch/fvcore/blob/main/docs/flop_count.md), which calls its number flops.
+"""The flops of fvcore 0.1.5 (https://github.com/facebookresearch/fvcore/blob/main/docs/flop_count.md): 1 per multiply-accumulate.
 
-It traces the model with torch.jit and sums 1 per multiply-accumulate of linear, matmul, mm, bmm, addmm, einsum and
-convolutions, without biases; and normalizations, adaptive_avg_pool2d, nearest and bilinear upsampling of images and
-grid_sample by their elements. Operators with any other name in the trace are 0: scaled_dot_product_attention, whole RNNs
-(not cells), baddbmm, mv, convolutions with ``padding="same"``. ResNet-50 is 4111512576.
+fvcore traces the model with torch.jit. It counts 1 per multiply-accumulate of linear, matmul, mm, bmm, addmm, einsum
+and convolutions; biases are free. It counts normalizations, adaptive_avg_pool2d, grid_sample, and nearest and bilinear
+upsampling of images by their number of elements. Every other operator in the trace counts 0, e.g.
+scaled_dot_product_attention, RNN layers (not RNN cells), baddbmm, mv, and convolutions with ``padding="same"``.
+ResNet-50 has 4111512576.
 
-Where the tool raises (a matmul by a vector, a normalization of more than five dims), the count is what its rules intend. Some
-calls differ from fvcore. It skips calls that no output needs, and calls inside a torch.autograd.Function; here these count
-like any other call. It raises for TorchScript modules; here their operations are listed as missing.
+If fvcore raises an error (a matmul by a vector, a normalization of more than five dims), the count here is what
+fvcore's rules intend. Three differences from fvcore remain. fvcore skips calls that no output needs; here these calls
+are counted. fvcore skips calls inside a torch.autograd.Function; here these calls are counted too. fvcore raises an
+error for TorchScript modules; here the report lists their operations as missing.
 
-Operators that a model calls directly (torch.ops.aten.linear, as torch.export and make_fx programs do) are traced like
-functions of torch. Operators that fvcore does not name are 0 there too: native_batch_norm, _adaptive_avg_pool2d, native_layer_norm.
+If a model calls operators directly (torch.ops.aten.linear, as torch.export and make_fx programs do), fvcore traces
+these operators like functions of torch. Operators without a rule in fvcore count 0 here too, e.g. native_batch_norm,
+_adaptive_avg_pool2d and native_layer_norm.
 """
 
 from __future__ import annotations
@@ -55,7 +58,7 @@ def product_and_sum(input: Spec, mat1: Spec, mat2: Spec, *, out: Spec) -> int:
 
 
 def conv(input: Spec, weight: Spec, *, padding: Any = 0, padding_mode: str = "zeros", out: Spec) -> int:
-    """input[n, g*i, *s], weight[o, i, *k] -> out[n, o, *m]: i*prod(k) per output; 0 if the padding is a string ("same")."""
+    """input[n, g*i, *s], weight[o, i, *k] -> out[n, o, *m]: i*prod(k) per output; 0 if the padding is a string such as "same"."""
     return 0 if isinstance(padding, str) and padding_mode == "zeros" else _products(input, weight, out)
 
 
@@ -65,7 +68,7 @@ def conv_transpose(input: Spec, weight: Spec, *, out: Spec) -> int:
 
 
 def convolution(input: Spec, weight: Spec, *, transposed: bool, out: Spec) -> int:
-    """input[n, g*i, *s], weight[o, i, *k] -> out[n, o, *m]: i*prod(k) per output, or as conv_transpose."""
+    """input[n, g*i, *s], weight[o, i, *k] -> out[n, o, *m]: i*prod(k) per output, or as conv_transpose if it is transposed."""
     return _products(input, weight, input if transposed else out)
 
 
@@ -75,19 +78,19 @@ def _products(input: Spec, weight: Spec, places: Spec) -> int:
 
 
 def cell(input: Spec, weight_ih: Spec, weight_hh: Spec, *, out: Any) -> int:
-    """input[*, i], weight_ih[g*h, i], weight_hh[g*h, h] -> out[*, h]: as two linear layers."""
+    """input[*, i], weight_ih[g*h, i], weight_hh[g*h, h] -> out[*, h]: as two linear layers, one for the input, one for the state."""
     return math.prod(input[:-1]) * (weight_ih.numel() + weight_hh.numel())
 
 
 def cell_function(input: Spec, hx: Any, w_ih: Spec, w_hh: Spec, *, out: Any) -> int:
-    """input[*, i], w_ih[g*h, i], w_hh[g*h, h] -> out[*, h]: as two linear layers."""
+    """input[*, i], w_ih[g*h, i], w_hh[g*h, h] -> out[*, h]: as two linear layers, one for the input, one for the state."""
     return cell(input, w_ih, w_hh, out=out)
 
 
 def einsum(*operands: Any, out: Spec) -> int:
-    """a[m, k], b[k, n] -> out[m, n]: half the flops that numpy prints, in four digits, for its best order of products.
+    """a[m, k], b[k, n] -> out[m, n]: half the FLOPs that numpy.einsum_path prints (four digits) for the best order of products.
 
-    The two batched products that fvcore treats separately count 1 per multiply-accumulate.
+    fvcore treats two batched products separately: ``abc,abd->acd`` and ``abc,adc->adb`` count 1 per multiply-accumulate.
     """
     equation, specs = _as_equation(operands)
     letters = dict.fromkeys(letter for letter in equation if letter.isalpha())
@@ -100,8 +103,8 @@ def einsum(*operands: Any, out: Spec) -> int:
 
 
 def _as_equation(operands: Sequence[Any]) -> tuple[str, list[Spec]]:
-    """Return the equation without spaces, and the operands. For ``einsum(a, [0, 1], b, [1, 2], [0, 2])`` the equation is
-    built with torch's letters."""
+    """Return the equation without spaces, and the operands. If the call has lists of numbers, ``einsum(a, [0, 1], b, [1, 2], [0, 2])``,
+    build the equation with the letters that torch uses for these numbers."""
     if isinstance(operands[0], str):
         return operands[0].replace(" ", ""), list(specs_in(tuple(operands)))
     pairs = len(operands) // 2
@@ -128,7 +131,7 @@ def four_per_output(input: Spec, *, out: Spec) -> int:
 
 
 def interpolate(input: Spec, *, mode: str = "nearest", antialias: bool = False, out: Spec) -> int:
-    """input[n, c, h, w] -> out[n, c, y, x]: per output 1 (nearest) or 4 (bilinear), area 1 per input; else 0."""
+    """input[n, c, h, w] -> out[n, c, y, x]: 1 per output (nearest), 4 per output (bilinear) or 1 per input (area); 0 for all other modes."""
     if input.ndim != 4 or antialias:
         return 0
     return {"nearest": out.numel(), "bilinear": 4 * out.numel(), "area": input.numel()}.get(mode, 0)
@@ -177,7 +180,7 @@ OPERATORS: dict[Any, FormulaFunction] = {
     aten.upsample_bilinear2d: four_per_output,
     aten.grid_sampler: four_per_output,
 }
-"""The operators that fvcore counts if the model calls them directly."""
+"""The formulas for the operators that fvcore counts if the model calls them directly."""
 
 CONVENTION = Convention(
     "fvcore",

@@ -1,4 +1,4 @@
-"""fxflops itself: the base of every other convention. It has no rows: the ops' formulas define its counts."""
+"""The convention of fxflops itself, on which all other conventions are based. Every operation counts by its op's own formula."""
 
 from __future__ import annotations
 

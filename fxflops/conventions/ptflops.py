@@ -1,14 +1,16 @@
-"""ptflops 0.7.5 (https://github.com/sovrasov/flops-counter.pytorch), its default backend, "pytorch".
+"""The count of ptflops 0.7.5 (https://github.com/sovrasov/flops-counter.pytorch) with its default backend, "pytorch".
 
-It hooks modules of the exact classes below, and replaces some functions of torch and torch.nn.functional and some methods
-of tensors. Both charge, so nn.ReLU, whose forward calls F.relu, is charged twice. A hooked module's charge covers the
-hooked modules in it (the linear layers of timm's Attention). Operators (``x + y``, ``x @ y``) are free. The tool
-divides the charges of hooks by the batch size, but not those of functions; here both cover the whole batch.
+ptflops hooks modules of certain classes (not their subclasses), and replaces some functions of torch and
+torch.nn.functional and some methods of tensors. Hooks and replaced functions both charge. So nn.ReLU is charged twice,
+because its forward calls F.relu. The charge of a hooked module covers the hooked modules inside it, e.g. the linear
+layers of timm's Attention. Operators (``x + y``, ``x @ y``) are free. The tool divides the charges of hooks by the
+batch size, but not the charges of functions; here all charges are for the whole batch.
 
-Where the tool raises (attention or pooling with an input passed by name), the count is what its rules intend. Two differences
-remain. ptflops's number depends on how a function is looked up: it charges F.upsample twice, as itself and as the
-F.interpolate that it calls, and misses a function imported by name before it replaced it (``from torch.nn.functional import
-relu``). It counts a module with two parents under each.
+If the tool raises an error (attention or pooling with an input passed by name), the count here is what the tool's rules
+intend. Two differences remain. First, the tool's number depends on how a function is looked up. The tool charges
+F.upsample twice: for itself, and for the F.interpolate that F.upsample calls. The tool misses a function that was
+imported by name before the tool replaced it (``from torch.nn.functional import relu``). Second, the tool counts a
+module with two parents once under each parent.
 """
 
 from __future__ import annotations
@@ -37,16 +39,16 @@ from ._rows import (
     recurrent_step,
 )
 
-# Rules of hooked modules
+# Rules for modules that the tool hooks
 
 
 def hook_of(cls: type) -> Callable[[Scope], int] | None:
-    """Return the rule of a class, None if it has none. Classes of other libraries are looked up by name, not imported."""
+    """Return the rule for a module class; None if it has no rule. Classes of other libraries are looked up by name, without an import."""
     return HOOKS.get(cls) or HOOKS.get(f"{cls.__module__}.{cls.__qualname__}")
 
 
 def convolution(scope: Scope, transposed: bool = False, extra: int = 0) -> int:
-    """x[n, c, *], weight[o, c/g, k] -> out[n, o, *]: c (o // g) k per position of out, 1 per bias added."""
+    """x[n, c, *], weight[o, c/g, k] -> out[n, o, *]: c (o // g) k per position of out, plus 1 per output if there is a bias."""
     x, out, settings = given(scope), first(scope.out), scope.settings
     per_position = settings["in_channels"] * (settings["out_channels"] // settings["groups"]) + extra
     positions = x[0] * math.prod((x if transposed else out)[2:])
@@ -55,23 +57,23 @@ def convolution(scope: Scope, transposed: bool = False, extra: int = 0) -> int:
 
 
 def transposed_convolution(scope: Scope) -> int:
-    """x[n, c, *], weight[c, o/g, k] -> out[n, o, *]: c (o // g) k per position of x, 1 per bias added."""
+    """x[n, c, *], weight[c, o/g, k] -> out[n, o, *]: c (o // g) k per position of x, plus 1 per output if there is a bias."""
     return convolution(scope, transposed=True)
 
 
 def deformable(scope: Scope) -> int:
-    """x[n, c, *], offset, mask -> out[n, o, *]: as a convolution, and 24 per kernel element and position, 25 with a mask."""
+    """x[n, c, *], offset, mask -> out[n, o, *]: as a convolution, plus 24 per kernel element and position (25 with a mask)."""
     masked = len(scope.args) == 3 and scope.args[2] is not None
     return convolution(scope, extra=25 if masked else 24)
 
 
 def linear(scope: Scope) -> int:
-    """x[*, i], weight[o, i] -> out[*, o]: i per output, 1 with a bias."""
+    """x[*, i], weight[o, i] -> out[*, o]: i per output, plus 1 if there is a bias."""
     return (given(scope)[-1] + (scope.settings["bias"] is not None)) * first(scope.out).numel()
 
 
 def normalization(scope: Scope) -> int:
-    """x[*] -> out[*]: 1 per input, 2 with ``affine`` (which layer_norm does not have)."""
+    """x[*] -> out[*]: 1 per input, 2 with ``affine``; always 1 for LayerNorm."""
     return given(scope).numel() * (2 if scope.settings.get("affine") else 1)
 
 
@@ -81,20 +83,20 @@ def upsampled(scope: Scope) -> int:
 
 
 def recurrent(scope: Scope) -> int:
-    """x[n, t, i] -> out[n, t, h]: the steps of all layers, times t; twice that if bidirectional."""
+    """x[n, t, i] -> out[n, t, h]: the charge of one step of all layers, n*t times, twice that if bidirectional."""
     steps = math.prod(given(scope)[:2]) * (2 if scope.settings["bidirectional"] else 1)
     return steps * recurrent_step(scope)
 
 
 def recurrent_cell(scope: Scope) -> int:
-    """x[n, i] -> out[n, h]: one step for each sample."""
+    """x[n, i] -> out[n, h]: the charge of one step, n times."""
     return given(scope)[0] * recurrent_step(scope)
 
 
 def attention(scope: Scope) -> int:
-    """q[n, l, e], k[n, s, k], v[n, s, v] -> out[n, l, e]: projections, scaling, both products, softmax, and biases.
+    """q[n, l, e], k[n, s, k], v[n, s, v] -> out[n, l, e]: the projections and their biases, the scaling, both products and softmax.
 
-    The projections are assumed to be e x e, k x k and v x v.
+    The tool assumes that the projection matrices are e x e, k x k and v x v.
     """
     q, k, v = list(specs_in((scope.args, dict(scope.kwargs))))[:3]
     first_is_batch, heads = scope.settings["batch_first"], scope.settings["num_heads"]
@@ -108,7 +110,7 @@ def attention(scope: Scope) -> int:
 
 
 def timm_attention(scope: Scope) -> int:
-    """x[n, l, c] -> out[n, l, c]: scaling, both products and softmax; its linear layers are not counted."""
+    """x[n, l, c] -> out[n, l, c]: scaling, both products and softmax; the linear layers are not counted."""
     batch, length, _ = given(scope)
     dim, heads = scope.settings["head_dim"], scope.settings["num_heads"]
     return int(batch * heads * (length * dim + length * length * (2 * dim + 1)))
@@ -133,7 +135,7 @@ HOOKS: dict[Any, Callable[[Scope], int]] = {
     "timm.models.vision_transformer.Attention": timm_attention,
 }
 
-# Rows of replaced functions
+# Formulas for functions that the tool replaces
 
 
 def interpolate(
@@ -144,9 +146,9 @@ def interpolate(
     *,
     out: Spec,
 ) -> int:
-    """x[n, c, *] -> out[n, c, *]: 1 per output, by size or scale_factor (several factors are each truncated).
+    """x[n, c, *] -> out[n, c, *]: 1 per output, computed from size or scale_factor; each factor of a list is rounded down.
 
-    mode="area" calls a pooling: 1 more per input.
+    With mode="area", the pooling that F.interpolate calls adds 1 per input.
     """
     dims = input.ndim - 2
     pooled = input.numel() if mode == "area" else 0
@@ -163,7 +165,7 @@ def product(input: Spec, other: Spec, *, out: Spec) -> int:
 
 
 def product_and_sum(input: Spec, mat1: Spec, mat2: Spec, *, beta: float = 1, out: Spec) -> int:
-    """input[*] + mat1[*, m, k] @ mat2[*, k, n] -> out: n per element of mat1; 1 per element of input unless beta is 0."""
+    """input[*] + mat1[*, m, k] @ mat2[*, k, n] -> out: n per element of mat1, plus 1 per element of input unless beta is 0."""
     return mat1.numel() * mat2[-1] + (input.numel() if beta != 0 else 0)
 
 

@@ -1,13 +1,15 @@
-"""ptflops 0.7.5 (https://github.com/sovrasov/flops-counter.pytorch), its second backend, "aten".
+"""The count of ptflops 0.7.5 (https://github.com/sovrasov/flops-counter.pytorch) with its second backend, "aten".
 
-It sums the multiply-accumulates of mm, addmm, bmm and convolution as torch dispatches them, and 1 for each bias that these
-add: in linear layers, matmul, einsum, RNNs. All else is 0: scaled_dot_product_attention, baddbmm, a product by a vector.
+ptflops adds up the multiply-accumulates of mm, addmm, bmm and convolution as torch dispatches these operators, and 1
+for each bias that they add. This covers linear layers, matmul, einsum and RNNs. All other operators count 0:
+scaled_dot_product_attention, baddbmm, a product by a vector.
 
-ptflops's number depends on the kernel that torch chooses; here it does not. A float LSTM on a CPU, one kernel that the tool
-skips, counts the products that it consists of on other devices; a program that calls this kernel by name, as make_fx
-records it, counts 0 on every device. Attention always counts as the fused kernel,
-even where torch computes it by plain products. A bias always counts, even where torch adds it after the product, because the
-input of the linear layer is not contiguous.
+ptflops's number depends on the kernel that torch chooses; here the count does not depend on it. On a CPU, torch
+computes an LSTM of float32 tensors by a single kernel, which the tool skips. Here such an LSTM counts the products that
+it consists of on other devices. A program that calls this kernel by name, e.g. a program recorded by make_fx, counts 0
+on every device. Attention always counts 0, as for the fused kernel, even where torch computes attention by plain
+products. A bias always counts, even where torch adds the bias in a separate operator because the input of the linear
+layer is not contiguous.
 """
 
 from __future__ import annotations
@@ -27,12 +29,12 @@ aten = torch.ops.aten
 
 
 def product(input: Spec, other: Spec, *, out: Spec) -> int:
-    """input[*, m, k] @ other[*, k, n] -> out[*, m, n]: k per output; by a vector on the right 0."""
+    """input[*, m, k] @ other[*, k, n] -> out[*, m, n]: k per output, 0 if the right operand is a vector."""
     return input[-1] * out.numel() if other.ndim > 1 else 0
 
 
 def reflected_product(input: Spec, other: Spec, *, out: Spec) -> int:
-    """other[*, m, k] @ input[*, k, n] -> out[*, m, n]: k per output; by a vector on the right 0."""
+    """other[*, m, k] @ input[*, k, n] -> out[*, m, n]: k per output, 0 if the right operand is a vector."""
     return product(other, input, out=out)
 
 
@@ -42,17 +44,17 @@ def product_and_sum(input: Spec, mat1: Spec, mat2: Spec, *, out: Spec) -> int:
 
 
 def linear(input: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) -> int:
-    """input[*, i], weight[o, i] -> out[*, o]: i per output, 1 with a bias."""
+    """input[*, i], weight[o, i] -> out[*, o]: i per output, plus 1 if there is a bias."""
     return (weight[-1] + (bias is not None)) * out.numel()
 
 
 def conv(input: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) -> int:
-    """input[n, g*i, *s], weight[o, i, *k] -> out[n, o, *m]: i*prod(k) per output, 1 with a bias."""
+    """input[n, g*i, *s], weight[o, i, *k] -> out[n, o, *m]: i*prod(k) per output, plus 1 if there is a bias."""
     return windows(input, weight, out) + (0 if bias is None else out.numel())
 
 
 def conv_transpose(input: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) -> int:
-    """input[n, i, *s], weight[i, o, *k] -> out[n, g*o, *m]: o*prod(k) per input, 1 per output with a bias."""
+    """input[n, i, *s], weight[i, o, *k] -> out[n, g*o, *m]: o*prod(k) per input, plus 1 per output if there is a bias."""
     return windows(input, weight, input) + (0 if bias is None else out.numel())
 
 
@@ -67,19 +69,19 @@ def convolution(
     *rest: Any,
     out: Spec,
 ) -> int:
-    """input[n, g*i, *s], weight[o, i, *k] -> out[n, o, *m]: as conv or conv_transpose."""
+    """input[n, g*i, *s], weight[o, i, *k] -> out[n, o, *m]: as conv, or as conv_transpose if it is transposed."""
     return (conv_transpose if transposed else conv)(input, weight, bias, out=out)
 
 
 def einsum(*operands: Any, path: Sequence[int] | None = None, out: Spec) -> int:
-    """a[m, k], b[k, n] -> out[m, n]: k per result of each product; elementwise and outer products 0."""
+    """a[m, k], b[k, n] -> out[m, n]: k per element of each product's result; 0 for elementwise and outer products."""
     return sum(step.macs for step in steps(operands, path, out) if step.adds)
 
 
 def products(cost: Cost, ran: Operation) -> Cost:
-    """1 per multiply-accumulate of the products in RNNs, tensordot, multi_dot, inner and matrix_power, and 1 per bias of an RNN.
+    """1 per multiply-accumulate of RNNs, tensordot, multi_dot, inner and matrix_power, and 1 per bias that an RNN adds.
 
-    An RNN step adds its biases as often as it multiplies by its weights.
+    An RNN adds each bias as often as it multiplies by each weight.
     """
     counted = cost.macs if ran.op in (*RECURRENT, *MADE_OF_PRODUCTS) else 0
     params = parameters(ran) if ran.op in RECURRENT else []
@@ -90,10 +92,10 @@ def products(cost: Cost, ran: Operation) -> Cost:
 
 
 def parameters(ran: Operation) -> list[Spec]:
-    """Return the weights (2-d) and biases (1-d) of a recurrent layer or cell: a module's, or a function's arguments.
+    """Return the weights (2-d) and biases (1-d) of a recurrent layer or cell, which is a module or a function.
 
-    ``torch.gru(input, hx, params, ...)`` takes them in one list, its last list argument;
-    ``torch.gru_cell(input, hx, w_ih, w_hh, b_ih, b_hh)`` one by one.
+    ``torch.gru(input, hx, params, ...)`` takes all weights and biases in one list: the last argument that is a list.
+    ``torch.gru_cell(input, hx, w_ih, w_hh, b_ih, b_hh)`` takes each weight and bias as a separate argument.
     """
     if ran.settings:
         named = ran.settings.items()
@@ -112,9 +114,9 @@ OPERATORS: dict[OpOverloadPacket, Callable[..., int]] = {
     aten.addmm: product_and_sum,
     aten.convolution: convolution,
 }
-"""The dispatched operators that the tool counts, each with its formula."""
+"""The formulas for the dispatched operators that the tool counts."""
 KERNELS = [aten.mkldnn_rnn_layer, cudnn_rnn, aten.miopen_rnn]
-"""Recurrent layers in one operator, which the tool skips."""
+"""Operators that compute a whole recurrent layer. The tool skips them."""
 
 CONVENTION = Convention(
     "ptflops_aten",

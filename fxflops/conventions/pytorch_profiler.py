@@ -1,10 +1,11 @@
-"""pytorch-profiler, the ancestor of DeepSpeed's profiler: multiply-adds of the torch.nn.functional calls of modules.
+"""The multiply-adds that pytorch-profiler, the ancestor of DeepSpeed's profiler, counts for calls of torch.nn.functional in modules.
 
-It is no longer available; the rows follow its documentation, which prints a LeNet5 of 429.248 KMac. It replaced the functions
-of torch.nn.functional, so functions of ``torch`` and methods of tensors are free. It summed the charges when a module
-without children returned, so calls made in a module with children are free too: e.g. the softmax at the end of that LeNet5.
-Where it raised (one-dimensional convolutions, scale factors, leaky_relu), the count is what its rules intended. For a module
-called several times it kept the last call; here all calls are counted.
+pytorch-profiler is no longer available. The formulas here follow its documentation, whose example is a LeNet5 with
+429.248 KMac. The tool replaced the functions of torch.nn.functional, so functions of ``torch`` and methods of tensors
+are free. The tool collected charges only when a module without children returned. So calls made by a module with
+children are free too, e.g. the softmax at the end of that LeNet5. If the tool raised an error (one-dimensional
+convolutions, scale factors, leaky_relu), the count here is what the tool's rules intended. If a module was called
+several times, the tool kept only the last call; here all calls are counted.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from ._convention import CONVENTIONS, NONE, Convention, nothing
 from ._rows import per_input
 
 POINTWISE = {1: 1, 3: 7, 4: 10}
-"""Pointwise operations per hidden unit and step, by number of gates: RNN, GRU, LSTM."""
+"""The number of pointwise operations per hidden unit and step, by the number of gates: 1 (RNN), 3 (GRU) or 4 (LSTM)."""
 
 
 def linear(input: Spec, weight: Spec, *, out: Spec) -> Cost:
-    """input[*, i], weight[o, i] -> out[*, o]: i per output, no bias."""
+    """input[*, i], weight[o, i] -> out[*, o]: i per output, none for a bias."""
     return Cost(others=input.numel() * weight[0])
 
 
@@ -34,7 +35,7 @@ def conv(input: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) -> C
 
 
 def conv_transpose(input: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) -> Cost:
-    """input[n, i, *s], weight[i, o, *k] -> out[n, g*o, *m]: o*prod(k) per input, and 1 per output with a bias."""
+    """input[n, i, *s], weight[i, o, *k] -> out[n, g*o, *m]: o*prod(k) per input, plus 1 per output if there is a bias."""
     return Cost(others=input.numel() * math.prod(weight[1:]) + (out.numel() if bias is not None else 0))
 
 
@@ -44,7 +45,7 @@ def batch_norm(input: Spec, *, out: Any) -> Cost:
 
 
 def interpolate(input: Spec, size: Any = None, *, out: Spec) -> Cost:
-    """input[n, c, *s] -> out[n, c, *m]: only the product of ``size``; with a scale factor 1 per input."""
+    """input[n, c, *s] -> out[n, c, *m]: only the product of ``size``; with a scale factor, 1 per input."""
     if size is None:
         return Cost(others=input.numel())
     return Cost(others=size if isinstance(size, int) else math.prod(size))
@@ -62,9 +63,9 @@ def recurrent(
     proj_size: int,
     out: Any,
 ) -> Cost:
-    """input[a, b, i] -> out[a, b, h]: for each of a*b the weights and biases of a cell and its pointwise operations.
+    """input[a, b, i] -> out[a, b, h]: for each of a*b steps, 1 per weight and bias of each layer, and its pointwise operations.
 
-    Both directions are charged the same.
+    A bidirectional layer is charged twice as much.
     """
     directions, units = (2 if bidirectional else 1), proj_size or hidden_size
     widths = [input_size] + [units * directions] * (num_layers - 1)
@@ -73,12 +74,12 @@ def recurrent(
 
 
 def recurrent_cell(input: Spec, weight_ih: Spec, hidden_size: int, bias: bool, *, out: Any) -> Cost:
-    """input[b, i] -> out[b, h]: for each of b the weights and biases of a cell and its pointwise operations."""
+    """input[b, i] -> out[b, h]: for each of b samples, 1 per weight and bias of the cell, and its pointwise operations."""
     return Cost(others=input[0] * cell(weight_ih, input[1], hidden_size, hidden_size, bias))
 
 
 def cell(weight_ih: Spec, inputs: int, hidden: int, outputs: int, bias: bool) -> int:
-    """Return the charge of one step of a cell."""
+    """Return the charge of one step of a cell for one sample."""
     gates = weight_ih[0] // hidden
     return hidden * (gates * (inputs + outputs + 2 * bias) + POINTWISE[gates])
 

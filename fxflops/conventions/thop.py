@@ -1,16 +1,18 @@
 """The MACs that ``profile`` of thop 0.1.1.post2209072238 returns (https://github.com/Lyken17/pytorch-OpCounter).
 
-This is its author's last release, of 2022. ultralytics-thop, which is maintained and also imported as ``thop``, counts
-differently: in 2.2.3 nn.MultiheadAttention, nn.GroupNorm, pooling, nn.Upsample and transposed convolutions (torchvision's
-vit_b_16 on two images of 64 pixels: 2921698368, here 1948207104).
+This release of 2022 is the last release by thop's author. ultralytics-thop, which is maintained and also imported as
+``thop``, counts differently. In version 2.2.3, the differences are in nn.MultiheadAttention, nn.GroupNorm, pooling,
+nn.Upsample and transposed convolutions. For torchvision's vit_b_16 on two images of 64 pixels, ultralytics-thop counts
+2921698368, and this convention counts 1948207104.
 
-It hooks modules of the exact classes below, in eval mode. A module of any other class (even a subclass) is the sum of its
-children; functions, operators and biases are free. A hooked module's charge covers its children, except for
-nn.Sequential. All rules give whole numbers, so thop's float is an int here.
+thop hooks modules of certain classes (not their subclasses), in eval mode. The count of a module of any other class is
+the sum over its children. Functions, operators and biases are free. The charge of a hooked module covers the module's
+children, except for nn.Sequential. thop returns a float, but all its rules give whole numbers, so the count here is an
+int.
 
-Where the tool raises (nn.Softmax without a dim, a module with its input passed by name), the count is what its rules intend.
-A module with two parents differs from thop, which hooks it twice, counts it under each, and leaves one of the hooks on it,
-so the model's next run raises.
+If the tool raises an error (nn.Softmax without a dim, a module with its input passed by name), the count here is what
+the tool's rules intend. A module with two parents counts differently here: thop hooks such a module twice and counts it
+under both parents. thop also leaves one of the two hooks on the module, so the model's next run raises an error.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ def zero(scope: Scope) -> int:
 
 
 def convolution(scope: Scope) -> int:
-    """x[n, c, *], weight[o, c/g, *k] -> out[*]: (c // g) prod(k) per output; c is the second size, batched or not."""
+    """x[n, c, *], weight[o, c/g, *k] -> out[*]: (c // g) prod(k) per output; c is the second size of x, batched or not."""
     per_output = given(scope)[1] // scope.settings["groups"] * math.prod(scope.settings["kernel_size"])
     return int(per_output) * first(scope.out).numel()
 
@@ -49,14 +51,14 @@ def normalization(scope: Scope) -> int:
 
 
 def softmax(scope: Scope) -> int:
-    """x[*, k, *] -> out[*, k, *]: 3k - 1 per k inputs along dim."""
+    """x[*, k, *] -> out[*, k, *]: 3k - 1 for every k inputs along dim."""
     x, dim = given(scope), scope.settings["dim"]
     k = x[dim if dim is not None else 0 if x.ndim in (0, 1, 3) else 1]
     return x.numel() // k * (3 * k - 1)
 
 
 def adaptive_avg_pool(scope: Scope) -> int:
-    """x[n, c, *s] -> out[n, c, *m]: prod(s / m) + 1 per output, the whole rounded down."""
+    """x[n, c, *s] -> out[n, c, *m]: prod(s / m) + 1 per output, the total rounded down."""
     out = first(scope.out)
     window = math.prod((s / m for s, m in zip(given(scope)[2:], out[2:], strict=True)), start=1.0)
     return int((window + 1) * out.numel())
@@ -70,7 +72,7 @@ def upsample(scope: Scope) -> int:
     return first(scope.out).numel() * PER_UPSAMPLED.get(scope.settings["mode"], 0)
 
 
-# The step of an RNN, per hidden unit: the number of gates (each with an add of its two products), and the operations on them.
+# Per hidden unit and step of an RNN: the number of gates (each gate adds two products), and the number of operations on the gates.
 GATES: dict[type, tuple[int, int]] = {
     **dict.fromkeys((nn.RNNCell, nn.RNN), (1, 0)),
     **dict.fromkeys((nn.GRUCell, nn.GRU), (3, 4)),
@@ -79,7 +81,7 @@ GATES: dict[type, tuple[int, int]] = {
 
 
 def step(scope: Scope, inputs: int) -> int:
-    """x[i], h[h] -> h[h]: g (i + h + 1) + e per hidden unit, 2g more with biases; g, e are 1, 0 (RNN), 3, 4 (GRU), 4, 4 (LSTM)."""
+    """x[i], h[h] -> h[h]: g (i + h + 1) + e per hidden unit, 2g more with biases; (g, e) is (1, 0) for RNN, (3, 4) for GRU, (4, 4) for LSTM."""
     gates, extra = GATES[scope.cls]
     hidden: int = scope.settings["hidden_size"]
     return hidden * (gates * (inputs + hidden + (3 if scope.settings["bias"] else 1)) + extra)
@@ -91,14 +93,15 @@ def cell(scope: Scope) -> int:
 
 
 def recurrent(scope: Scope) -> int:
-    """x[t, n, i] -> out[t, n, h]: the steps of all layers and directions, times t n (packed: the longest's t)."""
+    """x[t, n, i] -> out[t, n, h]: one step of all layers and directions, t*n times; in a packed batch, t is the longest length."""
     settings, directions = scope.settings, 2 if scope.settings["bidirectional"] else 1
     first_layer, another = step(scope, settings["input_size"]), step(scope, directions * settings["hidden_size"])
     return times(scope) * directions * (first_layer + int(settings["num_layers"] - 1) * another)
 
 
 def times(scope: Scope) -> int:
-    """Return the steps of an RNN times its sequences; a packed batch counts as if all were as long as the longest."""
+    """Return the number of time steps of an RNN times the number of sequences. In a packed batch, every sequence counts with
+    the length of the longest one."""
     data, *packed = specs_in(scope.args[0] if scope.args else scope.kwargs["input"])
     if not packed:
         return math.prod(data[:2])

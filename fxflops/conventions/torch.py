@@ -1,13 +1,15 @@
-"""torch's FlopCounterMode (https://docs.pytorch.org/docs/stable/utils.html, torch/utils/flop_counter.py), for any kernel.
+"""The FLOPs of torch's FlopCounterMode (https://docs.pytorch.org/docs/stable/utils.html, torch/utils/flop_counter.py), for any kernel.
 
-It counts 2 per multiply-accumulate of mm, addmm, bmm, baddbmm, convolution and scaled_dot_product_attention, and of
-operations that consist of them (linear, RNNs, einsum); integer products too. Everything else is 0, even contractions whose
-aten operators have no formula there: in-place products, and products with a vector (mv, dot). Complex numbers count as real
-ones, except in convolutions, which torch computes as three real ones. Formulas registered with ``register_flop_formula`` are
-applied.
+FlopCounterMode counts 2 FLOPs per multiply-accumulate of mm, addmm, bmm, baddbmm, convolution and
+scaled_dot_product_attention, and of operations that are computed by these operators (linear, RNNs, einsum). Integer
+products count too. All other operations count 0. Contractions count 0 too if their aten operators have no formula in
+torch: in-place products, and products with a vector (mv, dot). Complex numbers count like real numbers, except in
+convolutions: torch computes a complex convolution as three real ones. Formulas that a user registers with
+``register_flop_formula`` are applied.
 
-The original's number depends on device, grad mode and kernel, as some kernels of an operator have no formula: CPU attention
-before torch 2.15, RNNs of oneDNN, fused encoder layers. Here they are counted.
+FlopCounterMode's own number depends on the device, the grad mode and the kernel, because some kernels of an operator
+have no formula: attention on a CPU before torch 2.15, oneDNN's RNNs, fused encoder layers. This convention counts these
+kernels too.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from ..torch_internals import OpOverload, OpOverloadPacket
 from ._convention import CONVENTIONS, Convention
 
 FLOP_COUNTER = "torch.utils.flop_counter"
-"""The module with torch's registry. It is read only if it is already imported: before, nothing can be registered."""
+"""The module that contains torch's registry of formulas. If it is not imported yet, no formula can be registered, so it is not read."""
 COUNTED = frozenset(
     """
     addmm attention attention_backward baddbmm conv conv_transpose corrcoef cov gru gru_cell inner linear
@@ -36,21 +38,21 @@ COUNTED = frozenset(
     rnn_cell scaled_mm tensordot transformer_encoder_layer
     """.split()
 )
-"""The ops whose kernels have formulas in the original, or decompose into kernels that do."""
+"""The ops whose kernels have formulas in torch, or decompose into kernels with formulas."""
 OMITTED = frozenset(
     "conv_tbc _addmm_activation _sparse_addmm _int_mm _dyn_quant_matmul_4bit _mixed_dtypes_linear".split()
 )
-"""Functions and operators of those ops whose own kernels have no formula."""
+"""Functions and operators that belong to the ops in :data:`COUNTED`, but whose own kernels have no formula in torch."""
 OMITTED_FAMILIES = ("_weight_int", "fbgemm_", "quantized_")
 
 REAL_PARTS = {"conv": 3, "conv_transpose": 3}
-"""The real products that torch computes per complex one; the default is 1."""
+"""By op, the number of real products that torch's counter counts per complex product; 1 for all other ops."""
 
 
 def doubled(cost: Cost, ran: Operation) -> Cost:
     """2 per multiply-accumulate, nothing for anything else; operators of libraries other than aten count 0.
 
-    A fused kernel of attention's backward recomputes the scores: one product besides the gradients' 4.
+    The fused backward kernel of attention recomputes the scores. This is one more product, besides the 4 products of the gradients.
     """
     if not _is_counted(ran):
         return Cost(macs=cost.macs)
@@ -67,7 +69,7 @@ def doubled(cost: Cost, ran: Operation) -> Cost:
 
 
 def _is_counted(ran: Operation) -> bool:
-    """Return True if an operation's kernels have formulas; products with a vector have none."""
+    """Return True if torch has formulas for an operation's kernels; products with a vector have no formula."""
     target, name = ran.target, _name(ran.target)
     if ran.op not in COUNTED or name in OMITTED or name.startswith(OMITTED_FAMILIES) or name.endswith("_"):
         return False
@@ -83,19 +85,19 @@ def _is_counted(ran: Operation) -> bool:
 
 
 def _operands(ran: Operation) -> list[Spec]:
-    """Return the two matrices of a product, from left to right."""
+    """Return the left and the right matrix of a product."""
     operands = [*ran.inputs()][:2]
     return operands[::-1] if ran.target is torch.Tensor.__rmatmul__ else operands
 
 
 def _name(target: Any) -> str:
-    """Return the name of a function or operator. In-place forms end in an underscore, except Python's ``__i*__``."""
+    """Return the name of a function or operator. The name of an in-place form ends in an underscore, except for Python's ``__i*__``."""
     name = str(getattr(target, "__name__", "")).partition(".")[0]
     return name.strip("_") if name.startswith("__") else name
 
 
 def registered(ran: Operation) -> FormulaFunction | None:
-    """Return the formula that a user registered with torch for the operator that ran, or that the function called."""
+    """Return the formula that a user registered with torch for this operator, or for the operator that this function calls."""
     module = sys.modules.get(FLOP_COUNTER)
     known: dict[Any, Any] = {} if module is None else module.flop_registry
     theirs = {packet: formula for packet, formula in known.items() if formula.__module__ != FLOP_COUNTER}
@@ -106,7 +108,7 @@ def registered(ran: Operation) -> FormulaFunction | None:
         return _as_row(theirs[target], ran.args, dict(ran.kwargs))
     names = () if isinstance(target, OpOverloadPacket) else (_name(target), ran.op, f"_{ran.op}")
     for packet in (getattr(torch.ops.aten, name, None) for name in names):
-        if packet in theirs and not _overload(packet)._can_decompose():  # the original only sees its decomposition
+        if packet in theirs and not _overload(packet)._can_decompose():  # FlopCounterMode only sees a decomposition
             return _as_row(theirs[packet], *_bound(packet, ran))
     return None
 
@@ -116,7 +118,7 @@ def _overload(packet: Any) -> Any:
 
 
 def _bound(packet: Any, ran: Operation) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return an operation's arguments as in its operator's schema: positional ones, then keywords."""
+    """Return an operation's arguments in the order of the operator's schema: a tuple of positional arguments, and the keywords."""
     known = _overload(packet)._schema.arguments
     names, keywords = (tuple(a.name for a in known if a.kwarg_only is only) for only in (False, True))
     args, kwargs = arguments((names, keywords, False, False), ran)
@@ -125,7 +127,7 @@ def _bound(packet: Any, ran: Operation) -> tuple[tuple[Any, ...], dict[str, Any]
 
 
 def _as_row(formula: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FormulaFunction:
-    """Return a row that calls a formula registered with torch on meta tensors, whose shapes it reads."""
+    """Wrap a formula that is registered with torch: the returned formula calls it with meta tensors of the operation's shapes."""
 
     def row(input: Any = None, *_: Any, out: Any, **__: Any) -> Any:
         return formula(*tensors(args), **tensors(kwargs), out_val=tensors(out))
@@ -135,16 +137,16 @@ def _as_row(formula: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Form
 
 
 def einsum(*operands: Any, path: Sequence[int] | None = None, out: Spec) -> Cost:
-    """a[m, k], b[k, n] -> out[m, n]: 2k per result of each product; elementwise and outer products 0."""
+    """a[m, k], b[k, n] -> out[m, n]: 2k per element of each product's result; 0 for elementwise and outer products."""
     return Cost(others=sum(2 * step.macs for step in steps(operands, path, out) if step.adds))
 
 
 def conv_backward(
     *, grad_output: Spec, input: Spec, weight: Spec, transposed: bool, output_mask: Sequence[bool], out: Any
 ) -> Cost:
-    """grad[b, o, *m], x[b, c, *n], weight[o, i, *k] -> ...: 2 per multiply-accumulate, ``groups`` times too many for the weight.
+    """grad[b, o, *m], x[b, c, *n], weight[o, i, *k] -> ...: 2 per multiply-accumulate, times ``groups`` for the weight's gradient.
 
-    conv_backward_flop uses all input channels for the weight's gradient, even those of other groups.
+    For the weight's gradient, torch's conv_backward_flop multiplies every output channel by the input channels of all groups.
     """
     positions = prod((input if transposed else grad_output)[2:])
     flops = 2 * positions * input[0] * weight.numel() if output_mask[0] else 0

@@ -1,15 +1,17 @@
-"""torchinfo 1.8.0 (https://github.com/TylerYep/torchinfo): its total mult-adds.
+"""The total mult-adds of torchinfo 1.8.0 (https://github.com/TylerYep/torchinfo).
 
-Each call of a module without children is charged for its own parameters, by their names and the sizes of its output. Those
-named weight and bias are multiplied by the output's first size: the batch alone, so a linear layer on a sequence is charged
-for one position. In a class named Conv* they are multiplied by all sizes but the second, the channels. Other weights and
-biases, e.g. all of RNNs (weight_ih_l0), are multiplied by the first two sizes; other parameters are free. Functions,
-operators and modules with children (also nn.MultiheadAttention) are free.
+torchinfo charges each call of a module without children for the module's own parameters. The charge depends on the
+names of the parameters and on the shape of the output. The elements of ``weight`` and ``bias`` are multiplied by the
+first size of the output, the batch size. So a linear layer on a sequence is charged for one position only. In a class
+with "Conv" in its name, the elements of ``weight`` and ``bias`` are multiplied by all sizes of the output except the
+second, the channels. Weights and biases with longer names, e.g. an RNN's weight_ih_l0, are multiplied by the first two
+sizes. Other parameters are free. Functions, operators and modules with children are free too, even
+nn.MultiheadAttention.
 
-Where the tool raises (a parameter named weight or bias, and an output without sizes), the count is what its rules intend.
-Three things differ from torchinfo: it counts only the unmasked part of a pruned weight, which shapes do not show; it treats
-a module whose children are empty containers as one without children; and it counts a parameter with two names in one
-module once.
+If the tool raises an error (a parameter is named weight or bias, and the output has no sizes), the count here is what
+the tool's rules intend. Three differences remain. torchinfo counts only the unmasked part of a pruned weight; here the
+whole weight counts, because shapes do not show the mask. torchinfo treats a module whose children are all empty
+containers as a module without children. torchinfo counts a parameter that has two names in one module only once.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from ._convention import CONVENTIONS, NONE, Convention, ModuleRule, nothing
 
 
 def by_parameters(scope: Scope) -> int | None:
-    """Return the mult-adds of one call of a module; None if it has children or no parameters."""
+    """Return the mult-adds of one call of a module; None if the module has children or no parameters."""
     if scope.has_children or not scope.params:
         return None
     named = ((in_use(name, scope.settings), spec.numel()) for name, spec in scope.params.items())
@@ -33,35 +35,35 @@ def by_parameters(scope: Scope) -> int | None:
 
 
 def dense(scope: Scope) -> int | None:
-    """params -> out: (weight + bias) times the batch size; any other parameter times the first two sizes of the output."""
+    """params -> out: (weight + bias) times the batch size; other weights and biases times the first two sizes of the output."""
     return by_parameters(scope)
 
 
 def convolution(scope: Scope) -> int | None:
-    """params -> out: its weight and bias times all sizes of its output but the second, others times the first two."""
+    """params -> out: (weight + bias) times all output sizes but the second; other weights and biases times the first two output sizes."""
     return by_parameters(scope)
 
 
 def recurrent(scope: Scope) -> int | None:
-    """params -> out: its weights and biases times the first two sizes of its output."""
+    """params -> out: all weights and biases times the first two sizes of the output."""
     return by_parameters(scope)
 
 
 def rule_of(cls: type) -> ModuleRule:
-    """Return the rule whose docstring describes modules of a class."""
+    """Return the rule for a module class. All rules charge alike; the docstring of each describes the charge for such modules."""
     if "Conv" in cls.__name__:
         return convolution
     return recurrent if issubclass(cls, (nn.RNNBase, nn.RNNCellBase)) else dense
 
 
 def in_use(name: str, attributes: Mapping[str, Any]) -> str:
-    """Return the name that a parameter is used by: ``weight`` for the ``weight_orig`` of a pruned module."""
+    """Return the name by which the module uses a parameter: ``weight`` for the parameter ``weight_orig`` of a pruned module."""
     pruned = name.removesuffix("_orig")
     return pruned if f"{pruned}_mask" in attributes else name
 
 
 def mult_adds(cls: str, params: Iterable[tuple[str, int]], size: Sequence[int]) -> int:
-    """params -> out[n, c, *s]: n per element of ``weight`` and ``bias``, in Conv* n prod(s); n c per element of other weights and biases."""
+    """params -> out[n, c, *s]: n per element of ``weight`` and ``bias``, n prod(s) in Conv* classes; n c per element of other weights and biases."""
     total = 0
     for name, numel in params:
         if name in ("weight", "bias"):
@@ -72,7 +74,7 @@ def mult_adds(cls: str, params: Iterable[tuple[str, int]], size: Sequence[int]) 
 
 
 def size_of(value: Any) -> tuple[int, ...]:
-    """Return the sizes of the tensor that represents the output: the first of a sequence, the last of a mapping; () for none."""
+    """Return the shape of one tensor of the output: the first item of a sequence, or the last value of a mapping; () if there is no tensor."""
     if isinstance(value, Mapping) and value:
         value = list(value.values())[-1]
     while not isinstance(value, Spec):

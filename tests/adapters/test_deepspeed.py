@@ -128,9 +128,9 @@ def test_numbers_are_written_as_the_original_does(name: str, original: Any) -> N
         ({}, "give input_shape"),
         ({"input_shape": [1, 3]}, "must be a tuple"),
         ({"input_shape": ()}, "must be a tuple"),
-        ({"args": torch.ones(2, 8)}, r"args must be a list or tuple, args=\[tensor\].*; given Tensor, dict"),
+        ({"args": torch.ones(2, 8)}, r"args must be a list or tuple, such as \[tensor\].*; got Tensor and dict"),
         ({"args": torch.ones(1, 8)}, "args must be a list or tuple"),
-        ({"kwargs": torch.ones(1, 8)}, r"kwargs a mapping, kwargs=\{'name': tensor\}; given list, Tensor"),
+        ({"kwargs": torch.ones(1, 8)}, r"kwargs a mapping, such as \{'name': tensor\}; got list and Tensor"),
         ({"input_shape": (1, 10), "model": Model}, "Model"),
         ({"input_shape": (1, 10), "model": None}, "NoneType"),
     ],
@@ -145,7 +145,7 @@ def test_what_the_original_asserts_is_an_assertion_error(given: dict[str, Any], 
 @pytest.mark.parametrize("ignored", [nn.Linear, ["Linear"], nn.Linear(2, 2)])
 def test_modules_to_ignore_are_a_list_of_classes(ignored: Any) -> None:
     for profile in (ours.get_model_profile, flops_profiler.get_model_profile):
-        with pytest.raises(TypeError, match=r"a list of classes, \[torch.nn.Linear\], not") as caught:
+        with pytest.raises(TypeError, match=r"must be a list of classes, such as \[torch.nn.Linear\]; got") as caught:
             profile(nn.Linear(3, 3), (1, 3), ignore_modules=ignored)
         assert isinstance(caught.value, InputError)
     with pytest.raises(InputError, match="a list of classes"):
@@ -317,7 +317,7 @@ def test_a_count_of_a_model_that_uses_threads_passes_its_profiler() -> None:
     macs = count(model, x).total_macs
     assert macs == 2 * (2 * 4 * 4)
     assert prof.get_total_flops() == 0
-    with pytest.warns(UserWarning, match="calls while another thread counts the model"):
+    with pytest.warns(UserWarning, match="calls made while another thread counts the model"):
         prof.stop_profile()
 
 
@@ -346,7 +346,7 @@ class Unknown(nn.Module):
         return torch.ops.fxflops_profiled.scan(self.layer(x))
 
 
-NOT_COUNTED = r"a lower bound: not counted are fxflops_profiled::scan; fxflops.count\(model, args\).recipe\(\) has"
+NOT_COUNTED = r"a lower bound: it does not include fxflops_profiled::scan; fxflops.count\(model, args\).recipe\(\) returns code"
 
 
 @pytest.fixture
@@ -385,7 +385,7 @@ def test_its_report_is_of_the_models_last_call() -> None:
     with pytest.raises(AttributeError, match=r"call start_profile\(\)"):
         _ = prof.report
     prof.start_profile()
-    with pytest.raises(AttributeError, match="the model was not run since"):
+    with pytest.raises(AttributeError, match="the model has not run since"):
         _ = prof.report
     model[0](x)
     assert prof.report.model == "Linear"

@@ -238,5 +238,5 @@ def test_it_leaves_no_hooks_and_hears_no_other_thread() -> None:
 
 
 def test_an_operator_without_a_formula_is_named(own_operator: Any) -> None:
-    with pytest.warns(UserWarning, match="not counted are fxflops_counter.double"), FlopCounterMode(display=False):
+    with pytest.warns(UserWarning, match="it does not include fxflops_counter.double"), FlopCounterMode(display=False):
         own_operator(torch.ones(2))

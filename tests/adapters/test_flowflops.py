@@ -72,9 +72,9 @@ def test_a_formula_of_ones_own_is_for_one_sample(monkeypatch: pytest.MonkeyPatch
 
 
 def test_errors() -> None:
-    with pytest.raises(InputError, match="unknown mode 'static': one of 'eager', 'graph'"):
+    with pytest.raises(InputError, match="unknown mode 'static'; expected one of 'eager', 'graph'"):
         get_model_complexity_info(nn.Linear(3, 2), (1, 3), mode="static")
-    with pytest.raises(InputError, match="input_res must be a tuple, the input's shape"):
+    with pytest.raises(InputError, match="input_res must be a tuple with the shape of the input"):
         get_model_complexity_info(nn.Linear(3, 2), [1, 3])  # type: ignore[arg-type]
     with pytest.raises(RunError):
         get_model_complexity_info(nn.Linear(3, 2), (1, 4), **NUMBERS)

@@ -171,7 +171,7 @@ def test_functions_kept_from_before_do_not_count() -> None:
 def test_errors() -> None:
     with pytest.raises(InputError, match="must be a tuple"):
         get_model_complexity_info(nn.Linear(3, 2), [3])  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="unknown backend 'jax': one of 'pytorch', 'aten'"):
+    with pytest.raises(InputError, match="unknown backend 'jax'; expected one of 'pytorch', 'aten'"):
         get_model_complexity_info(nn.Linear(3, 2), (3,), backend="jax")
     with pytest.raises(InputError):
         get_model_complexity_info("a model", (3,))  # type: ignore[arg-type]

@@ -474,7 +474,7 @@ def test_arguments_that_do_not_fit(settings: dict[str, Any], message: str) -> No
         (
             nn.Linear(4, 3),
             {"input_data": X, "colwidth": 3},
-            r"\n  colwidth= goes to forward \(did you mean col_width\?\)$",
+            r"\n  colwidth= was passed to the model's forward \(did you mean col_width\?\)$",
         ),
         (nn.Embedding(9, 4), {"input_size": (2, 7)}, r"token ids: pass dtypes=\[torch\.long\]"),
         (nn.Linear(4, 3).bfloat16(), {"input_size": (1, 4)}, r"\n  pass dtypes=\[torch\.bfloat16\]"),

@@ -636,7 +636,7 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
         ("run model.py:make_model --input 1,3 --dtype f33", "unknown dtype"),
         (
             "run model.py:make_model --input 1,3 --convention fvcor",
-            "unknown convention 'fvcor' (did you mean fvcore?); one of",
+            "unknown convention 'fvcor' (did you mean fvcore?); expected one of",
         ),
         ("run model.py:make_model --input 1,3 --attention some", "unknown attention 'some'"),
         ("run model.py:make_model --input 1,3 --trace jit", "jit"),

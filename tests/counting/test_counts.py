@@ -107,7 +107,7 @@ def test_exact_attention_is_of_the_pairs_left_and_dense_of_all() -> None:
     assert [each.macs for each in dense] == [4 * 6 * 8 * 2] * 4
     assert [each.macs for each in exact] == [5 * 8 * 2, 0, 4 * 6 * 8 * 2, (1 + 2 + 3 + 4) * 8 * 2]
     assert [each.missing != "" for each in exact] == [False, True, False, False]
-    with pytest.raises(InputError, match="unknown attention 'EXACT': one of 'dense', 'exact'"):
+    with pytest.raises(InputError, match="unknown attention 'EXACT'; expected one of 'dense', 'exact'"):
         check_attention("EXACT")
 
 

@@ -103,7 +103,7 @@ def test_a_narrow_terminal_has_the_rows_below_each_other(columns: Callable[[int]
 
 def test_unknown_convention() -> None:
     with pytest.raises(
-        fxflops.FxflopsError, match=r"unknown convention 'thopp' \(did you mean thop\?\); one of 'fxflops', "
+        fxflops.FxflopsError, match=r"unknown convention 'thopp' \(did you mean thop\?\); expected one of 'fxflops', "
     ):
         REPORT.explain("thopp", "torch")
 
@@ -130,7 +130,7 @@ def test_a_tool_that_counts_macs_is_compared_with_macs() -> None:
     n, length, first = (
         2,
         16,
-        "(weight + bias) times the batch size; any other parameter times the first two sizes of the output",
+        "(weight + bias) times the batch size; other weights and biases times the first two sizes of the output",
     )
     rows = {row.op: (row.flops_a, row.flops_b, row.how_b) for row in found.rows}
     assert rows["linear"] == (n * length * 6 * 4, n * (6 * 4 + 4), first)
@@ -138,13 +138,13 @@ def test_a_tool_that_counts_macs_is_compared_with_macs() -> None:
     assert rows["conv"] == (
         n * length * 8 * 3 * 5,
         n * length * (8 * 3 * 5 + 8),
-        "its weight and bias times all sizes of its output but the second, others times the first two",
+        "(weight + bias) times all output sizes but the second; other weights and biases times the first two output sizes",
     )
     gates = 4 * 6 * (8 + 6)
     assert rows["lstm"] == (
         n * length * gates,
         n * length * (gates + 2 * 4 * 6),
-        "its weights and biases times the first two sizes of its output",
+        "all weights and biases times the first two sizes of the output",
     )
     assert LAYERS.explain("fxflops", "torchinfo") == found
     assert LAYERS.explain("torchinfo", "fxflops").total_b == LAYERS.total_macs
