@@ -286,8 +286,7 @@ class Program(nn.Module):
         if not symbols:
             return ""
         wanted = ", ".join(each.text() for each in self.inputs if any(map(_symbols, each.sizes or ())))
-        ranges = ", ".join(map(self._range, symbols.values()))
-        return f"choose sizes for the program's inputs: {wanted}; {ranges}"
+        return f"choose sizes for the program's inputs: {wanted}; {', '.join(map(self._range, symbols.values()))}"
 
     def _range(self, symbol: Any) -> str:
         least, most = self.ranges.get(str(symbol), (None, None))
