@@ -9,9 +9,8 @@ import sys
 
 def main() -> None:
     """Run the command. Ctrl-C ends it at once, also in code that would catch a KeyboardInterrupt."""
-    if (
-        signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    ):  # another handler means that Ctrl-C is to be ignored
+    # Another handler means that Ctrl-C is to be ignored.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, end)
     from .cli.app import main as command  # its imports take longest
 

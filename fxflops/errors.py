@@ -268,9 +268,8 @@ def _naming_arguments(method: Callable[..., Any], methods: Mapping[str, Callable
         except TypeError as error:
             taken = _arguments_of(method)
             unknown = [name for name in kwargs if name not in taken]
-            if (
-                not unknown or error.__traceback__ is None or error.__traceback__.tb_next
-            ):  # the error comes from inside the method
+            # All arguments are known, or the error comes from inside the method.
+            if not unknown or error.__traceback__ is None or error.__traceback__.tb_next:
                 raise
             owner = type(self).__name__
             others = [f"{owner}.{name}()" for name, each in methods.items() if unknown[0] in _arguments_of(each)]

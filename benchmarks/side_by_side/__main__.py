@@ -10,8 +10,8 @@ A report's facts are everything that it shows but times (``facts.py``): calls, s
 warnings, and types of errors. They are written to ``OUT/WAYS/SIDE/SET.jsonl``, one line for each case. SIDE includes a digest of the library, the
 cases and the installed packages, so a run resumes where it was stopped, and the reference need run only once.
 
-The table is ``OUT/WAYS/table.md``; with ``--known`` of the cases that earlier runs have counted. One such table, with what was checked
-by hand, is ``benchmarks/results/side_by_side.md``. A difference is explained by an entry in ``causes.py``; the exit status is 1 if one is not.
+The table is ``OUT/WAYS/table.md``. With ``--known``, only cases that earlier runs have counted are in the table. One such table, with
+checks by hand, is ``benchmarks/results/side_by_side.md``. A difference is explained by an entry in ``causes.py``; the exit status is 1 if one is not.
 
 Sets: odd and programs (``tests/trace``), fuzz (random nets), ranks (``tests/ranks.py``, and Llama-3 on meshes), timm, torchvision,
 transformers, diffusers, and menagerie (needs ``MENAGERIE=path/to/torchlens``).

@@ -1,8 +1,8 @@
-"""Why the sides differ: what the set and case, the way, and the place with both values as they are printed must match; then the
-reason as in CHANGELOG.md. The list here is of 74eede1 and of what came after it.
+"""Why the sides differ. Each entry has three patterns and a reason. The patterns must match the set and case, the way, and the printed
+place with both values. The reason is worded as in CHANGELOG.md. These entries explain the changes since 74eede1.
 
-An entry reads ``("fuzz/.*", "train", r"calls.* einsum .*: 12 -> 6", "an einsum's backward was counted twice")``. In place of a
-pattern there may be a function of the text, where the numbers decide. Remove entries that explain nothing any more: a new reference
+An entry reads ``("fuzz/.*", "train", r"calls.* einsum .*: 12 -> 6", "an einsum's backward was counted twice")``. Where the
+numbers decide, a function of the text takes the place of a pattern. Remove entries that explain nothing any more: a new reference
 starts with an empty list.
 """
 
@@ -15,25 +15,25 @@ Matches = str | Callable[[str], bool]
 
 
 def numbers(text: str) -> tuple[int, int]:
-    """Return both numbers of a place that has one on each side; of others zeros."""
+    """Return the old and the new number of a difference. Return zeros if the values are not numbers."""
     found = re.fullmatch(r".*: (\d+) -> (\d+)", text)
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def more_by_eights(text: str) -> bool:
-    """Return True where activations take a few times 8 bytes more."""
+    """Return True if activations grew by a multiple of 8 bytes, at most 8,000 bytes."""
     old, new = numbers(text)
     return ".live[3]: " in text and 0 < new - old <= 8 * 1000 and (new - old) % 8 == 0
 
 
 def more_by_states(text: str) -> bool:
-    """Return True where activations take the states of random numbers of some checkpoints more, and perhaps a few times 8 bytes."""
+    """Return True if activations grew by the random states of some checkpoints, 5,056 bytes each, and at most 64 bytes more."""
     old, new = numbers(text)
     return ".live[3]: " in text and new - old >= 5056 and (new - old) % 5056 <= 64
 
 
 def more_by_booleans(text: str) -> bool:
-    """Return True where the peak is higher by the booleans of 1030 x 1030 scores, those of the rows, and a number."""
+    """Return True if the peak grew by one boolean for each of 1030 x 1030 scores, one boolean for each row, and one number."""
     old, new = numbers(text)
     return text.startswith("memory.") and new - old - 1030 * 1030 - 1030 in (2, 4, 8)
 

@@ -23,8 +23,8 @@ FOLLOWS = {
 }
 """The parts whose contents follow from others: where one of those differs, this one is not told as well."""
 WORDS = (".rule.counts", ".rule.formula", "remarks[]", "run.trace_reason")
-"""The kinds of places that hold sentences and names of functions. These are reworded often, and the costs and facts behind them are
-compared elsewhere."""
+"""The kinds of places that hold sentences and names of functions. Their wording changes often. The
+costs and facts that they describe are compared elsewhere."""
 LONGEST, MOST = 300, 8
 
 
@@ -77,7 +77,7 @@ def _places(part: str, old: Any, new: Any) -> list[tuple[str, str, str]]:
 
 
 def _without_repeats(old: list[Any], new: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Return both timelines without the moments of one side alone after which the live bytes are those of the moment before."""
+    """Return both timelines. Drop a moment that only one side has, if the live bytes are the same as in the moment before it."""
     if len(old) == len(new) and all(_key(ours) == _key(theirs) for ours, theirs in zip(old, new, strict=True)):
         return old, new
     found: tuple[list[Any], list[Any]] = [], []
@@ -92,13 +92,13 @@ def _without_repeats(old: list[Any], new: list[Any]) -> tuple[list[Any], list[An
 
 
 def _opcodes(old: list[Any], new: list[Any]) -> Iterator[tuple[str, int, int, int, int]]:
-    """Yield where the lists have the same items by name, and where only one of them has some."""
+    """Yield the ranges in which both lists have the same items by name, and the ranges in which the items differ."""
     keys = [[_key(item) for item in items] for items in (old, new)]
     yield from SequenceMatcher(None, *keys, autojunk=False).get_opcodes()
 
 
 def _without(rows: list[Any], others: list[Any]) -> list[Any]:
-    """Return the rows that the others do not have as often."""
+    """Return the rows left after removing one row for each equal row in ``others``."""
     left = Counter(json.dumps(each) for each in others)
     found = []
     for row in rows:
@@ -147,7 +147,7 @@ def _leaves_of_item(place: str, kind: str, number: int, old: Any, new: Any) -> I
 
 
 def _leaves_of_moved(place: str, kind: str, old: list[Any], new: list[Any]) -> Iterator[tuple[str, str, Any, Any]]:
-    """Yield what differs in lists of two lengths: what one side has more, and in the rest, which is but moved, what is in other places."""
+    """Yield the differences between lists of different lengths: items that only one side has, and changes in matched items."""
     for what, old_from, old_to, new_from, new_to in _opcodes(old, new):
         if what == "equal":
             for number, theirs in zip(range(old_from, old_to), new[new_from:new_to], strict=True):
@@ -162,7 +162,7 @@ def _leaves_of_moved(place: str, kind: str, old: list[Any], new: list[Any]) -> I
 
 
 def _key(item: Any) -> str:
-    """Return by what an item is found again on the other side."""
+    """Return the text by which an item is matched with an item of the other side."""
     return f"{_name(item)} {item.get('phase', '')}" if _name(item) else json.dumps(item)
 
 

@@ -141,10 +141,11 @@ def mesh(
             f"the link speeds of {card.name} are unknown: give --within and --across in bytes per second per direction, "
             "e.g. --within 64GB --across 25GB"
         )
+    # Stdout is for results, so text that the model prints goes to stderr.
     with (
         redirect_stdout(sys.stderr),
         warnings.catch_warnings(),
-    ):  # stdout is for results, so text that the model prints goes to stderr
+    ):
         warnings.simplefilter("ignore")
         with working(f"loading {model}"):
             net: Any = load(model, on_meta=True).model
@@ -212,9 +213,8 @@ def _advice(meshes: Meshes, batch: int | None, global_batch: int | None, checkpo
             "a smaller --batch" if global_batch else "a smaller --batch, with --global-batch to accumulate gradients"
         )
         try_.append(smaller)
-    if any(
-        "hold them" in note for note in meshes.notes
-    ):  # more ranks do not make a rank's share of the experts smaller
+    # More ranks do not make a rank's share of the experts smaller.
+    if any("hold them" in note for note in meshes.notes):
         try_.append("fewer devices (--gpus), since some ranks have no part of the experts' weights")
     else:
         try_.append("more devices (--gpus)")

@@ -307,9 +307,8 @@ def callable_parts(model: nn.Module) -> Iterator[nn.Module]:
     """Yield the model and the parts of it that a training loop may call: its children. For a child without a forward, also yield the
     child's children."""
     yield model
-    for child in (
-        children_of(model) if original_of(model) is model else ()
-    ):  # hooks on parts of a compiled model would be compiled too
+    # Hooks on parts of a compiled model would be compiled too.
+    for child in children_of(model) if original_of(model) is model else ():
         if type(child).forward is nn.Module.forward:  # a ModuleList
             yield from callable_parts(child)
         else:

@@ -201,9 +201,8 @@ class FormulaRegistry:
         if not isinstance(formulas, Mapping):
             raise FormulaError(f"formulas must be a mapping {{target: function}}, got {type(formulas).__name__}")
         registry = FormulaRegistry(self)
-        for target, function in sorted(
-            formulas.items(), key=lambda item: -len(_keys(item[0]))
-        ):  # exact targets last, to win
+        # Exact targets come last, so that they win.
+        for target, function in sorted(formulas.items(), key=lambda item: -len(_keys(item[0]))):
             registry.add(target, entry_for([target], function, self.name_of(target)))
         return registry
 

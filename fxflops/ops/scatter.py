@@ -67,9 +67,8 @@ def index_put(input: Spec, indices: Any, values: Spec, accumulate: bool = False,
     given = [index for index in indices if index is not None]
     if not given:  # a trace does not show indices: assume one element per value
         return Cost(adds=values.numel())
-    if any(
-        index.dtype in (torch.bool, torch.uint8) for index in given
-    ):  # a mask's shape does not show how many elements it selects
+    # A mask's shape does not show how many elements it selects.
+    if any(index.dtype in (torch.bool, torch.uint8) for index in given):
         return Cost(adds=values.numel())
     m = math.prod(size for d, size in enumerate(input) if d >= len(indices) or indices[d] is None)
     return Cost(adds=math.prod(torch.broadcast_shapes(*given)) * m)

@@ -139,9 +139,8 @@ def _nested_tiles(
     holders = set(parents.values())
     place: dict[str | None, int | None] = {None: None}
     tiles: list[Tile] = []
-    for path in sorted(
-        rows, key=lambda path: path.count(".") + bool(path)
-    ):  # the sort is stable, so siblings stay in run order
+    # The sort is stable, so siblings stay in run order.
+    for path in sorted(rows, key=lambda path: path.count(".") + bool(path)):
         row, parent = rows[path], parents[path]
         place[path] = len(tiles)
         name = path.removeprefix(f"{parent}." if parent else "")

@@ -59,9 +59,8 @@ class TF32(NamedTuple):
 def tf32_allowed() -> TF32:
     """Return torch's current settings. By default PyTorch allows TF32 for convolutions, not for matrix products."""
     backends: Any = torch.backends
-    if hasattr(
-        backends.cudnn, "conv"
-    ):  # torch 2.9 and later: once the newer attributes are set, reading the older ones raises
+    # In torch 2.9 and later, reading the older attributes raises an error once the newer ones are set.
+    if hasattr(backends.cudnn, "conv"):
         return TF32(backends.cuda.matmul.fp32_precision == "tf32", backends.cudnn.conv.fp32_precision == "tf32")
     return TF32(backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32)
 

@@ -54,9 +54,8 @@ def compiled_kernels(
     if not hasattr(os, "fork"):
         return (), "this system cannot fork a process"
     reader, writer = Pipe(duplex=False)
-    with (
-        warnings.catch_warnings()
-    ):  # a warning about locks of other threads; a fork that waits for such a lock is killed
+    # Python warns about locks of other threads. A fork that waits for such a lock is killed below.
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if not pid:

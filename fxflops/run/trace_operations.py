@@ -313,9 +313,8 @@ def _result(overload: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
     try:
         with torch.no_grad():
             return spec_of(overload(*tensors[0], **tensors[1], **factory))
-    except (
-        Exception
-    ):  # no meta kernel, or it needs values: formulas that need the result will report that it is unknown
+    except Exception:
+        # The operator has no meta kernel, or the kernel needs values. Formulas that need the result will report that it is unknown.
         return None
 
 

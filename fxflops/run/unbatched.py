@@ -73,9 +73,8 @@ def size_advice(error: BaseException | None) -> str:
         return ""
     kinds = next((kinds for sign, kinds in RAISED.items() if re.search(sign, str(error))), ())
     layer = next((module for module in reversed(modules_that_raised(error)) if isinstance(module, kinds)), None)
-    if (
-        isinstance(layer, nn.Linear) and type(layer).forward is nn.Linear.forward
-    ):  # subclasses may compute something else
+    # Subclasses may compute something else.
+    if isinstance(layer, nn.Linear) and type(layer).forward is nn.Linear.forward:
         return f"\n  {layer} takes [*, {layer.in_features}]"
     if not isinstance(layer, CONVS):
         return ""

@@ -205,9 +205,8 @@ def _replace(name: str) -> _Replaced | None:
         function = function.__func__
     if isinstance(function, FunctionType):
         return _replace_code(name, function)
-    if isinstance(
-        function, (BuiltinFunctionType, MethodType)
-    ):  # written in C, or an autograd.Function's apply by another name
+    # The function is written in C, or is the apply method of an autograd.Function under another name.
+    if isinstance(function, (BuiltinFunctionType, MethodType)):
         return _replace_builtin(name, sys.modules[module], function)
     return None
 

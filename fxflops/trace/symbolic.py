@@ -50,9 +50,8 @@ class SymbolicTracer(fx.Tracer):
         is_of_this_model = any(
             isinstance(value, fx.Proxy) and value.tracer is self for value in (*args, *kwargs.values())
         )
-        with (
-            BeforeWriteMode(self.before_write) if is_of_this_model else nullcontext()
-        ):  # a thread of this model may write to it
+        # A thread of this model may write to the model.
+        with BeforeWriteMode(self.before_write) if is_of_this_model else nullcontext():
             return forward(*args, **kwargs)
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: Any) -> Any:

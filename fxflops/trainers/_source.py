@@ -234,11 +234,12 @@ def _config_of(given: Mapping[str, Any]) -> Any:
         from transformers import AutoConfig
 
         return AutoConfig.for_model(**given)
+    # The installed transformers does not know the architecture, so missing fields have no defaults.
     except (
         ImportError,
         TypeError,
         ValueError,
-    ):  # transformers does not know the architecture, so missing fields have no defaults
+    ):
         nested = {k: _config_of(v) if isinstance(v, Mapping) and "config" in k else v for k, v in given.items()}
         return SimpleNamespace(**nested)
 
