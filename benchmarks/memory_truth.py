@@ -40,6 +40,7 @@ from fxflops.model.inventory import Inventory
 from fxflops.model.pytree import stored, tensors_in
 from fxflops.ops import BASE
 from fxflops.run.model_run import observed_run
+from fxflops.run.request import Request
 from fxflops.run.subject import Subject
 from fxflops.trace.autograd_owners import backward_from, roots_of
 
@@ -131,8 +132,7 @@ def once(name: str, way: str) -> dict[str, Any]:
         model.zero_grad()
     found |= {"predicted": counted.max_memory, "trace": counted.trace, "why": counted.trace_reason[:200]}
     with torch.set_grad_enabled(training):
-        subject = Subject(model, Inventory(model), args, kwargs, mode, training)
-        subject.optimizer = optimizer
+        subject = Subject(model, Inventory(model), args, kwargs, Request(mode, training, optimizer=optimizer))
         found["storages"] = observed_run(subject, BASE).storages.most
         subject.snapshot.rewind()
     if name in memory_zoo.PROFILED and way in PROFILED:

@@ -36,9 +36,11 @@ from .ops.packages import registry_with
 from .records import FormulaFunction
 from .report.model_summary import COLUMNS, DEPTH, ModelSummary
 from .report.report import Report
-from .run.model_run import OwnBackwardError, run_model
-from .run.passes import analysis
+from .run.model_run import run_model
+from .run.outcome import Run
+from .run.passes import Traced, analysis
 from .run.progress import progress_bar
+from .run.request import Request, with_own_backward
 from .run.running import prepared_subject
 from .run.trace_run import run_of_trace
 from .trace.memo import Lessons
@@ -161,23 +163,21 @@ def analyzed(
         raise InputError(f"repeats must be 'auto' or an integer of at least 0, not {repeats!r}")
     registry, rules = registry_with(formulas), find_convention(convention)
     check_attention(attention)
-    own_backward = False
-    while True:
-        try:
-            with (
-                prepared_subject(
-                    model, args, kwargs, mode, backward or own_backward, own_backward=own_backward
-                ) as subject,
-                progress_bar(progress, type(subject.model).__name__) as tick,
-            ):
-                device_types = {tensor.device.type for _, tensor in subject.held["inputs"]}
-                if device_types == {"meta"} != {subject.device.type}:
-                    problem = f"the input is on meta, but the model is on {subject.device}: pass a real tensor, or use count()"
-                    raise InputError(problem)
-                run, traced = analysis(subject, registry, trace, repeats, tick, kernels)
-            break
-        except OwnBackwardError:
-            own_backward = True
+
+    def measured(request: Request) -> tuple[Run, Traced]:
+        with (
+            prepared_subject(model, args, kwargs, request) as subject,
+            progress_bar(progress, type(subject.model).__name__) as tick,
+        ):
+            device_types = {tensor.device.type for _, tensor in subject.held["inputs"]}
+            if device_types == {"meta"} != {subject.device.type}:
+                problem = (
+                    f"the input is on meta, but the model is on {subject.device}: pass a real tensor, or use count()"
+                )
+                raise InputError(problem)
+            return analysis(subject, registry, trace, repeats, tick, kernels)
+
+    run, traced = with_own_backward(Request(mode, backward), type(model).__name__, measured)
     return Report(run, rules, registry, reference_to(model), attention), traced.graph_module
 
 
@@ -262,33 +262,15 @@ def counted(
     optimizer = checked_optimizer(optimizer, backward)
     registry, rules = registry_with(formulas), find_convention(convention)
     check_attention(attention)
-    module, count_for, cast_dtype = (
-        as_model(model, models, args, kwargs),
-        checked_device(device),
-        checked_autocast(autocast),
-    )
-    own_backward = False
-    while True:
-        try:
-            with prepared_subject(
-                module,
-                args,
-                kwargs,
-                mode,
-                backward or own_backward,
-                counts_only=True,
-                optimizer=optimizer,
-                count_for=count_for,
-                autocast=cast_dtype,
-                own_backward=own_backward,
-            ) as subject:
-                run = run_model(subject, registry, must_read_masks=attention == "exact", lessons=lessons)
-            break
-        except OwnBackwardError:
-            own_backward = True
-        if optimizer is not None:
-            problem = f"{type(module).__name__} runs a backward pass itself, so optimizer= cannot be used"
-            raise InputError(f"{problem}: call optimizer.step() in {type(module).__name__}, too")
+    module = as_model(model, models, args, kwargs)
+    count_for, cast_dtype = checked_device(device), checked_autocast(autocast)
+
+    def counted_run(request: Request) -> Run:
+        with prepared_subject(module, args, kwargs, request) as subject:
+            return run_model(subject, registry, must_read_masks=attention == "exact", lessons=lessons)
+
+    request = Request(mode, backward, optimizer=optimizer, counts_only=True, count_for=count_for, autocast=cast_dtype)
+    run = with_own_backward(request, type(module).__name__, counted_run)
     return Report(run, rules, registry, reference_to(module), attention).checked(strict)
 
 

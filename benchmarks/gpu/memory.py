@@ -42,6 +42,7 @@ from fxflops.model.inventory import Inventory
 from fxflops.model.pytree import tensors_in
 from fxflops.ops import BASE
 from fxflops.run.model_run import observed_run
+from fxflops.run.request import Request
 from fxflops.run.subject import Subject
 
 TITLE = "Memory on a GPU: predicted, measured by storages, and allocated"
@@ -203,8 +204,8 @@ def live_storages(model: torch.nn.Module, args: Any, kwargs: Any, optimizer: Any
     """Return the most bytes in live storages in an observed run on the model's own device."""
     training = optimizer is not None
     with torch.set_grad_enabled(training):
-        subject = Subject(model, Inventory(model), args, kwargs, "train" if training else "eval", training)
-        subject.optimizer = optimizer
+        request = Request("train" if training else "eval", training, optimizer=optimizer)
+        subject = Subject(model, Inventory(model), args, kwargs, request)
         most = observed_run(subject, BASE).storages.most
         subject.snapshot.rewind()
     model.zero_grad()

@@ -21,6 +21,7 @@ from ..ops.packages import registry_with
 from ..records import prefixes
 from ..report.report import Report
 from ..run.model_run import finished_run, observed_run
+from ..run.request import Request
 from ..run.running import prepared_subject
 from ..trace.graph_recorder import Recorder
 from ._arguments import one_of, refuse_scripts
@@ -241,7 +242,7 @@ class JitModelAnalysis:
     def _called(self) -> Nodes:
         """Return the same as ``_owned``, but each node comes with all modules that were running, as read from a recorded graph."""
         registry = registry_with(python_ops())
-        with prepared_subject(self._model, self._inputs, None, "as_is", False) as subject:
+        with prepared_subject(self._model, self._inputs, None, Request("as_is")) as subject:
             recorder = Recorder(subject.model, subject.rewound_inputs_by_name())
             run = finished_run(subject, observed_run(subject, registry, recorder), "storages", "recorded trace")
         report = Report(run, find_convention(CONVENTION), registry, None)

@@ -55,6 +55,7 @@ from .environment import environment_of
 from .graph_run import run_error
 from .out_of_memory import noting_live
 from .outcome import Run
+from .request import OwnBackwardError
 from .subject import Subject, run_to_end
 from .uncompiled import uncompiled
 from .watch import Watch, run_from_watch
@@ -62,13 +63,6 @@ from .watch import Watch, run_from_watch
 unoptimized = torch.jit.optimized_execution  # type: ignore[attr-defined]
 """``unoptimized(False)`` disables TorchScript's optimizer, since the optimizer runs extra computations in a module's first calls."""
 ON_META, ON_FAKE = "counted on the meta device", "counted on fake tensors"
-
-
-class OwnBackwardError(Exception):
-    """The callable runs a backward pass itself, so it must run with gradients enabled and without another backward pass.
-
-    The user never sees this error, since fxflops catches it and starts the run again.
-    """
 
 
 OWN_BACKWARD = "does not require grad and does not have a grad_fn|backward through the graph a second time"
@@ -101,14 +95,14 @@ def watch_of(
         registry,
         World() if world is None else world,
         held,
-        backward=subject.backward,
+        backward=subject.request.backward,
         before_write=snapshot.before_write,
         recorder=recorder,
         cap=cap,
         observe_dispatch=observe_dispatch,
         must_read_masks=must_read_masks,
         new_stopwatch=new_stopwatch,
-        on_leaf=snapshot.meet_leaf if subject.backward else lambda tensor: None,
+        on_leaf=snapshot.meet_leaf if subject.request.backward else lambda tensor: None,
     )
     # The storages of fake tensors are on meta, whatever their device.
     watch.storages.counts_meta = watch.world.is_meta or subject.device.type == "meta" or _is_on_fake(subject)
@@ -116,8 +110,8 @@ def watch_of(
     if subject.count_for.type == "cpu" and isinstance(watch.owners, AutogradOwners):
         watch.owners.keep = watch.storages.add
     # On meta, an optimizer step after the callable's own backward pass has gradients, but a step in a hook has no gradients.
-    lacks_gradients = watch.world.is_meta and not subject.own_backward
-    may_train = isinstance(subject.model, Called) and not subject.own_backward
+    lacks_gradients = watch.world.is_meta and not subject.request.own_backward
+    may_train = isinstance(subject.model, Called) and not subject.request.own_backward
     watch.observer.phases.on_step = partial(_before_step, snapshot, watch.storages, lacks_gradients, may_train)
     watch.storages.was_there = snapshot.was_there
     if subject.has_meta and not watch.world.is_meta:
@@ -153,14 +147,14 @@ def observe(subject: Subject, watch: Watch) -> Watch:
         out = _forward_and_backward(subject, watch)  # stays alive until the step is over, as in a training loop
     watch.world.check_origin(out)
     watch.storages.hold_earlier()
-    if subject.backward and any(
+    if subject.request.backward and any(
         type(module) is nn.parallel.DistributedDataParallel for module in subject.inventory.paths
     ):
         watch.storages.hold_written(watch.observer.calls)  # DDP's buckets
-    if subject.backward:
+    if subject.request.backward:
         _label_gradients(subject, watch)
-        if subject.optimizer is not None:
-            _optimizer_step(subject, subject.optimizer, watch)
+        if subject.request.optimizer is not None:
+            _optimizer_step(subject, subject.request.optimizer, watch)
     if watch.recorder is not None:
         watch.recorder.returned(out)
     return watch
@@ -231,17 +225,17 @@ def run_model(
         _check_own_device(subject, "its tensors are fake tensors, whose device is fixed")
         return finished_run(subject, observed_run(subject, registry), "predicted", ON_FAKE)
     classes = {*map(type, subject.inventory.paths)}
-    if is_sharded(subject.state) or (subject.backward and nn.parallel.DistributedDataParallel in classes):
+    if is_sharded(subject.state) or (subject.request.backward and nn.parallel.DistributedDataParallel in classes):
         return _on_real(subject, registry, "its parameters are distributed over several processes")
     if (run := _run_of_loaded_weights(subject, registry)) is not None:
         return run
     lessons = (lessons or Lessons()) if remembers else None
     # A callable may step an optimizer, and only dispatch modes observe such a step.
-    observe_dispatch = subject.backward or isinstance(subject.model, Called)
+    observe_dispatch = subject.request.backward or isinstance(subject.model, Called)
     observe_dispatch = observe_dispatch or any(issubclass(cls, torch.jit.ScriptModule) for cls in classes)
     # On meta, hooks get stand-ins for parameters, so a hook that looks up its parameter's optimizer would not step it.
     if (
-        subject.backward
+        subject.request.backward
         and not subject.has_meta
         and (optimizer := held_by_hooks(parameters_of(subject.model))) is not None
     ):
@@ -271,7 +265,11 @@ def run_model(
         return _on_real(subject, registry, why)
     try:
         # Autocast does not apply to tensors that are really on meta.
-        if subject.is_for_another or subject.autocast is not None or isinstance(failed.__cause__, MixedDtypesError):
+        if (
+            subject.is_for_another
+            or subject.request.autocast is not None
+            or isinstance(failed.__cause__, MixedDtypesError)
+        ):
             raise failed
         return finished_run(subject, observed_run(subject, registry), "predicted", ON_META)
     except RunError:
@@ -423,15 +421,23 @@ def _forward_and_backward(subject: Subject, watch: Watch) -> Any:
         with uncompiled(), unoptimized(False), observer:
             with subject.autocast_region():
                 out = run_to_end(subject.model(*args, **kwargs))
-            if isinstance(subject.model, Called) and not subject.own_backward and _has_ended(observer, out, subject):
+            if (
+                isinstance(subject.model, Called)
+                and not subject.request.own_backward
+                and _has_ended(observer, out, subject)
+            ):
                 raise OwnBackwardError
-            if subject.runs_backward():
+            if subject.request.adds_backward:
                 observer.backward(out, backward_from)
             return out
     except (FxflopsError, OwnBackwardError):
         raise
     except Exception as error:
-        if isinstance(subject.model, Called) and not subject.own_backward and re.search(OWN_BACKWARD, str(error)):
+        if (
+            isinstance(subject.model, Called)
+            and not subject.request.own_backward
+            and re.search(OWN_BACKWARD, str(error))
+        ):
             raise OwnBackwardError from error
         whole_call = type(subject.model).__name__, "", (spec_of(args), spec_of(kwargs))
         op, path, (args_specs, kwargs_specs) = observer.failed or whole_call
@@ -450,7 +456,7 @@ def _has_ended(observer: Observer, out: Any, subject: Subject) -> bool:
     if observer.phases.ran_backward:
         return True
     has_backward_calls = any(call.phase == BACKWARD for call in observer.calls)
-    return subject.backward and has_backward_calls and not requires_gradient(out)
+    return subject.request.backward and has_backward_calls and not requires_gradient(out)
 
 
 def _what_meta_lacks(error: Exception) -> str:

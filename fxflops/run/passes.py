@@ -95,9 +95,9 @@ def traced(subject: Subject, registry: FormulaRegistry, how: str, why: str = "")
     """
     if how not in TRACERS:
         raise InputError(f"unknown tracer trace={how!r}; expected one of {', '.join(map(repr, TRACERS))}")
-    if subject.own_backward:
+    if subject.request.own_backward:
         return untraced(subject, registry, f"{type(subject.model).__name__} runs a backward pass itself")
-    if how != "record" and not (how == "auto" and subject.backward and isinstance(subject.model, Called)):
+    if how != "record" and not (how == "auto" and subject.request.backward and isinstance(subject.model, Called)):
         try:
             return Traced(_symbolic(subject, registry), "symbolic")
         except TraceError as error:
@@ -178,7 +178,7 @@ def measure(
     # The graph's run only shows each node's calls and bytes. The report has the model's own calls, matched to the graph's calls.
     from_meta = _graph_on_meta(subject, graph, registry)
     graph_calls, bytes_of, graph_ran_backward = from_meta or _watched_graph(
-        subject, graph, registry, subject.runs_backward()
+        subject, graph, registry, subject.request.adds_backward
     )
     tick()
     matched = trace.recorded
@@ -190,7 +190,9 @@ def measure(
     if matched is None:
         # On real tensors the graph may match the model after all; if the graph raises, the error names the node. This is not inside
         # the handler, since the error's traceback would keep memory in use.
-        graph_calls, bytes_of, graph_ran_backward = _watched_graph(subject, graph, registry, subject.runs_backward())
+        graph_calls, bytes_of, graph_ran_backward = _watched_graph(
+            subject, graph, registry, subject.request.adds_backward
+        )
         matched = _matched(subject, registry, graph_calls, with_facts=True)
     watch, calls_of = matched
     source = "predicted" if subject.device.type == "meta" else "storages"
@@ -226,7 +228,7 @@ def measure(
             subject.device,
             repeats,
             tick,
-            backward=subject.runs_backward(),
+            backward=subject.request.adds_backward,
             graphs_backward=graph_ran_backward,
             compiled=run_compiled,
         )
@@ -256,7 +258,7 @@ def _graph_on_meta(
 
     Return None if a real run is necessary: for a backward pass, a graph that needs values, or tensors of unknown origin.
     """
-    if subject.backward or subject.is_on_meta():
+    if subject.request.backward or subject.is_on_meta():
         return None
     constants = [value for value in vars(graph).values() if isinstance(value, torch.Tensor)]
     state = {id(tensor): tensor for tensor in (*subject.state, *state_tensors(graph), *constants)}
@@ -361,7 +363,7 @@ def author_lines(subject: Subject, registry: FormulaRegistry, trace: Traced) -> 
 def _with_backward(subject: Subject) -> Callable[[], Any]:
     """Return a function that runs the compiled model once, with its backward pass if a backward pass was requested."""
     call = subject.rewound_call(compiled=True)
-    return (lambda: backward_from(*roots_of(call()))) if subject.runs_backward() else call
+    return (lambda: backward_from(*roots_of(call()))) if subject.request.adds_backward else call
 
 
 def _with_kernels(compiled: Compiled, subject: Subject) -> Compiled:
@@ -390,7 +392,7 @@ def _allocated(
     accelerator.reset_peak()
     with uncompiled(graph):
         out = call()
-    if subject.runs_backward():
+    if subject.request.adds_backward:
         backward_from(*roots_of(out))
     del out
     peak = accelerator.peak

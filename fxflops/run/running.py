@@ -14,7 +14,7 @@ from ..meters.accelerator import accelerator_of
 from ..meters.allocated import memory_text
 from ..meters.live_storages import LiveStorages
 from ..model.inputs import as_call, as_module, checked_model, is_compiled, is_compiled_whole, shape_given
-from ..model.optimizer import OptimizerLike, gradients_of, optimizer_mismatch
+from ..model.optimizer import gradients_of, optimizer_mismatch
 from ..model.scripts import with_calls_seen
 from ..model.shards import resharded
 from ..model.snapshot import holding
@@ -22,10 +22,10 @@ from ..trace.compiler import unseen
 from ..trace.modes import are_observed
 from ..trace.source import line_that_raised, modules_that_raised
 from .lazy import initialized
+from .request import Request
 from .subject import Subject
 from .unbatched import batch_advice, size_advice
 
-MODES = ("eval", "train", "as_is")
 COUNT_INSTEAD = "use fxflops.count(model, args), which predicts the peak without allocating memory, or "
 
 
@@ -34,39 +34,29 @@ def prepared_subject(
     model: nn.Module,
     args: Any,
     kwargs: Mapping[str, Any] | None,
-    mode: str | None,
-    backward: bool,
-    counts_only: bool = False,
-    optimizer: OptimizerLike | None = None,
-    count_for: torch.device | None = None,
-    autocast: torch.dtype | None = None,
-    own_backward: bool = False,
+    request: Request,
 ) -> Iterator[Subject]:
-    """Prepare the model and its inputs for runs: lock the model, set its mode, and enable gradients only for ``backward``.
-
-    With ``counts_only``, nothing is computed unless the model needs real values. ``count_for`` is the device to count for, None for
-    the model's own device. ``autocast`` is the dtype of that device's autocast around the forward. ``own_backward`` is True if the
-    callable runs the backward pass itself.
+    """Prepare the model and its inputs for the requested runs: lock the model, set its mode, and enable or disable gradients.
 
     The state of model, inputs, optimizer and random generators is restored at the end. Raises InputError for an invalid model, mode or
     inputs, and for an optimizer that has none of the model's parameters. If the model raises on inputs that are shapes instead of
     tensors, InputError is raised, too.
     """
     users_model = as_module(model)
-    if counts_only and isinstance(users_model, torch.jit.ScriptModule):
+    if request.counts_only and isinstance(users_model, torch.jit.ScriptModule):
         users_model = with_calls_seen(users_model)
     model = checked_model(users_model)
     with errors_of_kind(TypeError):
         positional, named = as_call(model, args, kwargs)
-    if problem := optimizer_mismatch(optimizer, model):
+    if problem := optimizer_mismatch(request.optimizer, model):
         raise InputError(problem)
-    mode = mode or ("as_is" if backward else "eval")
-    if mode not in MODES:
-        raise InputError(f"unknown mode {mode!r}; expected one of {', '.join(map(repr, MODES))}")
+    mode = request.mode_of_modules
     with (
         resharded(model) as inventory,
         errors_of_kind(),
-        torch.set_grad_enabled(backward),  # without gradients, the meta world reuses results instead of running kernels
+        torch.set_grad_enabled(
+            request.backward
+        ),  # without gradients, the meta world reuses results instead of running kernels
         holding(inventory.paths, mode) as is_nested,
         unseen() if is_nested or are_observed() else nullcontext(),
     ):
@@ -76,19 +66,7 @@ def prepared_subject(
                 compiled = is_compiled([users_model, *shaped.keeps], map(type, shaped.paths))
                 compiled_model = users_model if is_compiled_whole(users_model) else None
                 subject = Subject(
-                    model,
-                    shaped,
-                    positional,
-                    named,
-                    mode,
-                    backward,
-                    counts_only,
-                    compiled,
-                    compiled_model,
-                    optimizer,
-                    count_for,
-                    autocast,
-                    own_backward,
+                    model, shaped, positional, named, request, compiled=compiled, compiled_model=compiled_model
                 )
                 try:
                     yield subject
@@ -120,4 +98,6 @@ def _out_of_memory(error: torch.OutOfMemoryError | OutOfMemoryError, subject: Su
     accelerator = accelerator_of(subject.device)
     if accelerator is not None and accelerator.has_statistics:
         text += f"\n  {memory_text(accelerator, live, is_observed, subject.bytes_before)}"
-    return OutOfMemoryError(f"{text}\n  {'' if subject.counts_only else COUNT_INSTEAD}pass a smaller batch", node, live)
+    return OutOfMemoryError(
+        f"{text}\n  {'' if subject.request.counts_only else COUNT_INSTEAD}pass a smaller batch", node, live
+    )

@@ -15,29 +15,27 @@ from ..model.callables import state_of
 from ..model.hidden import hidden_from_modes
 from ..model.inputs import as_leaves, bind
 from ..model.inventory import Inventory
-from ..model.optimizer import OptimizerLike, holders_in
+from ..model.optimizer import holders_in
 from ..model.pytree import tensors_in
 from ..model.snapshot import Snapshot
 from ..torch_internals import in_fake_mode, is_fake
 from ..trace.autocast import autocast_on
 from .environment import modes_in
+from .request import Request
 
 
 class Subject:
     """A model with its inputs, to be run several times from the state in ``snapshot``.
 
-    ``mode`` is the mode of the modules ("eval", "train", "as_is"). ``compiled`` is True if a part of the model is under
-    ``torch.compile``. ``compiled_model`` is the user's model if calling that model runs compiled code, otherwise None.
-    ``counts_only`` is True if nothing is computed unless the model needs real values; the snapshot then copies a tensor only before a
-    call writes to the tensor.
-
-    ``optimizer`` steps after the backward pass; ``optimizer_objects`` are the objects that are reachable from the optimizer. ``own_backward`` is
-    True if the callable runs the backward pass itself, e.g. in a training step, so that no other backward pass follows.
+    ``mode`` describes the modes of the modules when the run begins. ``compiled`` is True if a part of the model is under
+    ``torch.compile``. ``compiled_model`` is the user's model if calling that model runs compiled code, otherwise None. In a request
+    that ``counts_only``, the snapshot copies a tensor only before a call writes to the tensor. ``optimizer_objects`` are the objects
+    that are reachable from the request's optimizer.
 
     ``count_for`` is the requested device; by default, the model's own device, or the CPU for a model on meta. ``is_for_another`` is
-    True if the type of ``count_for`` differs from the type of the device on which the model would run. ``autocast`` is the
-    dtype of ``count_for``'s autocast around the forward, or None. ``bytes_before`` is the number of bytes that were allocated on the
-    model's device before any run, 0 if unknown. ``has_meta`` is True if a parameter, buffer or input is on meta.
+    True if the type of ``count_for`` differs from the type of the device on which the model would run. ``bytes_before`` is the number
+    of bytes that were allocated on the model's device before any run, 0 if unknown. ``has_meta`` is True if a parameter, buffer or
+    input is on meta.
     """
 
     @hidden_from_modes
@@ -47,28 +45,20 @@ class Subject:
         inventory: Inventory,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        mode: str,
-        backward: bool = False,
-        counts_only: bool = False,
+        request: Request,
+        *,
         compiled: bool = False,
         compiled_model: nn.Module | None = None,
-        optimizer: OptimizerLike | None = None,
-        count_for: torch.device | None = None,
-        autocast: torch.dtype | None = None,
-        own_backward: bool = False,
     ) -> None:
         self.model = model
-        self.own_backward = own_backward
-        self.autocast = autocast
+        self.request = request
+        mode = request.mode_of_modules
         self.mode = modes_in(inventory.paths) if mode == "as_is" else mode
         self.compiled = compiled
-        self.counts_only = counts_only
         self.compiled_model = compiled_model
-        self.backward = backward
-        if backward:
+        if request.backward:
             args, kwargs = as_leaves((args, kwargs))
-        self.optimizer = optimizer
-        self.optimizer_objects = holders_in(optimizer)
+        self.optimizer_objects = holders_in(request.optimizer)
         self.args = args
         self.kwargs = kwargs
         self._has_run = False
@@ -83,7 +73,8 @@ class Subject:
         self.device = self.state[0].device if self.state else torch.device("cpu")
         own_device = torch.device("cpu") if self.device.type == "meta" else self.device
         # A tensor created on "cuda" has the device "cuda:0".
-        self.count_for = own_device if count_for is None else torch.device(count_for.type, count_for.index or 0)
+        requested = request.count_for
+        self.count_for = own_device if requested is None else torch.device(requested.type, requested.index or 0)
         if self.count_for.type == "cpu":
             self.count_for = torch.device("cpu")
         self.is_for_another = self.count_for.type != own_device.type
@@ -91,11 +82,11 @@ class Subject:
         self.bytes_before = accelerator.live if accelerator is not None and accelerator.has_statistics else 0
         unnamed, reached = state_of(model)
         self.snapshot = Snapshot(
-            [*inventory.paths, *unnamed], (args, kwargs), counts_only, self.optimizer_objects, reached
+            [*inventory.paths, *unnamed], (args, kwargs), request.counts_only, self.optimizer_objects, reached
         )
         known_ids = {*map(id, self.state)}
         # Leaves outside the model's modules also get gradients, which must be restored.
-        for value in reached if backward else ():
+        for value in reached if request.backward else ():
             is_tensor = issubclass(type(value), torch.Tensor) and id(value) not in known_ids
             if is_tensor and value.requires_grad and value.is_leaf:
                 self.snapshot.meet_leaf(value)
@@ -104,17 +95,13 @@ class Subject:
         """Return whether all tensors of the model and its inputs are on meta and are not fake tensors."""
         return bool(self.state) and all(t.is_meta and not is_fake(type(t)) for t in self.state) and not in_fake_mode()
 
-    def runs_backward(self) -> bool:
-        """Return whether to run a backward pass after the forward: one was requested, and the callable does not run it itself."""
-        return self.backward and not self.own_backward
-
     @hidden_from_modes
     def rewound_inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Restore the initial state, and return args and kwargs."""
         if self._has_run:
             self.snapshot.rewind()
         self._has_run = True
-        if self.backward:
+        if self.request.backward:
             for tensor in self.state:
                 tensor.grad = None
             self.snapshot.begin_backward()
@@ -132,7 +119,8 @@ class Subject:
 
     def autocast_region(self) -> AbstractContextManager[None]:
         """Return the autocast context for the forward. As in a training loop, the backward runs outside this context."""
-        return nullcontext() if self.autocast is None else autocast_on(self.count_for.type, self.autocast)
+        dtype = self.request.autocast
+        return nullcontext() if dtype is None else autocast_on(self.count_for.type, dtype)
 
 
 def run_to_end(out: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -39,21 +40,11 @@ def batch_advice(subject: Subject, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 def _works(raised: Subject, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Return whether the call that raised works with these inputs."""
-    subject = Subject(
-        raised.model,
-        raised.inventory,
-        args,
-        kwargs,
-        "as_is",
-        raised.backward,
-        raised.counts_only,
-        optimizer=raised.optimizer,
-        count_for=raised.count_for,
-        autocast=raised.autocast,
-        own_backward=raised.own_backward,
-    )
+    # The modules are in the requested mode already.
+    request = replace(raised.request, mode="as_is", count_for=raised.count_for)
+    subject = Subject(raised.model, raised.inventory, args, kwargs, request)
     try:
-        if subject.counts_only:
+        if subject.request.counts_only:
             run_model(subject, BASE)
         else:
             observed_run(subject, BASE)
