@@ -8,12 +8,10 @@ from typing import NamedTuple
 
 from ..meters.stopwatch import BETWEEN, LOADING
 from ..meters.timing import Timing
-from ..records import PARTS, PHASES, Counted, Step
+from ..records import OUTSIDE, PARTS, PHASES, Counted, Step
 from ..run.outcome import Run
 from .rollup import Item, OperatorRow, Sums, items_of, together
 
-OUTSIDE = "(outside)"
-"""The name of the step for work outside all calls of the model."""
 NO_MODEL = "(no model)"
 """The model's name in a block that was profiled without a model."""
 HOST = "(host)"

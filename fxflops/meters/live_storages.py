@@ -60,29 +60,34 @@ class LiveStorages:
     it would be one more Python call for each call that is counted.
 
     ``held`` has the tensors that are alive from beginning to end, by category and name. ``spec(tensor)`` returns a tensor's spec.
-    If the live storages exceed ``cap`` bytes, InputError is raised, before memory runs out. ``replaceable`` finds the held tensors
-    that the run nevertheless drops. ``was_there(tensor)`` returns whether a tensor that no call has made existed when the run
+    If the live storages exceed ``cap`` bytes, InputError is raised, before memory runs out. ``was_there(tensor)`` returns whether a tensor that no call has made existed when the run
     began. ``stand_in_of(tensor)`` returns the meta tensor that stands for a tensor in the run, and makes the run forget this pair.
     ``counts_meta`` is False in a run on another device, where torch uses meta tensors only to infer shapes, so that they hold no
     memory. ``counts_random_states`` is True in a run for the CPU, where checkpoint saves a CPU random state for each function
-    that it runs, which no observed call shows.
+    that it runs, which no observed call shows. With ``notes_placeholders``, storages on meta can be left out in the end
+    (:meth:`leave_out_placeholders`).
     """
 
     def __init__(
         self,
         held: Mapping[str, Named] | None = None,
+        *,
         cap: int | None = None,
         spec: Callable[[torch.Tensor], Spec] = spec_of,
+        was_there: Callable[[torch.Tensor], bool] = lambda tensor: True,
+        stand_in_of: Callable[[torch.Tensor], torch.Tensor | None] = lambda tensor: None,
+        counts_meta: bool = True,
+        counts_random_states: bool = False,
+        notes_placeholders: bool = False,
     ) -> None:
         self.live = 0
         self.peak = 0
-        self.cap = cap
-        self.counts_meta = True
-        self.counts_random_states = False
-        self.replaceable: Holders | None = None
-        # Set when a run begins: was_there by watch_of in run/model_run.py, stand_in_of by the meta world.
-        self.was_there: Callable[[torch.Tensor], bool] = lambda tensor: True
-        self.stand_in_of: Callable[[torch.Tensor], torch.Tensor | None] = lambda tensor: None
+        self._cap = cap
+        self._was_there = was_there
+        self._stand_in_of = stand_in_of
+        self._counts_meta = counts_meta
+        self._counts_random_states = counts_random_states
+        self._replaceable: Holders | None = None
         # Held storages noted by may_leave, by address: the tensor that may have lost the storage, and the storage's bytes.
         self._may_leave: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
         # The tracked storages that are alive, except held ones, by their id.
@@ -104,8 +109,8 @@ class LiveStorages:
         self._met_categories: dict[int, str] = {}  # categories of call arguments, by entry, until a label replaces them
         # A weak reference to the hook of the function that checkpoint is running.
         self._random_state_hook: Callable[[], Any] = lambda: None
-        self._placeholders: set[int] | None = None  # entries on meta: see note_placeholders
-        self._held_on_meta: set[int] = set()
+        # The entries of storages on meta, for leave_out_placeholders.
+        self._placeholders: set[int] | None = set() if notes_placeholders else None
         # Meta storages that stand for storages of the run, by id: a reference to the meta storage, and the storage that it keeps alive.
         self._aliases: dict[int, tuple[weakref.ref[Any], Any]] = {}
         # Meta storages of held tensors: kept alive, so that no other storage gets their address.
@@ -130,8 +135,8 @@ class LiveStorages:
                     nbytes = storage.nbytes()
                     held[key] = entry = entries.add(spec(part), -1)
                     names[entry] = name
-                    if part.is_meta:
-                        self._held_on_meta.add(entry)
+                    if self._placeholders is not None and part.is_meta:
+                        self._placeholders.add(entry)
                     changes += (entry, nbytes, -1)
                     live += nbytes
         entries.categories.update(dict.fromkeys(range(first, len(entries.specs)), category))
@@ -154,7 +159,7 @@ class LiveStorages:
             return
         if storage._cdata in self._held:
             return
-        if not self.counts_meta and storage.device.type == "meta":
+        if not self._counts_meta and storage.device.type == "meta":
             return
         key, nbytes = id(storage), storage.nbytes()
         ref = self._refs.get(key)
@@ -167,18 +172,18 @@ class LiveStorages:
                 self._entries.specs[ref.entry] = spec or spec_of(tensor)
         else:
             self.enter(storage, 0 if is_zerotensor(tensor) else nbytes, spec or spec_of(tensor))
-        if self.cap is not None and self.live > self.cap:
+        if self._cap is not None and self.live > self._cap:
             raise InputError(
-                f"the model reads tensor values, so it ran on real tensors; they exceed the cap of {size(self.cap)}",
+                f"the model reads tensor values, so it ran on real tensors; they exceed the cap of {size(self._cap)}",
                 advice="cap",
             )
 
     def enter(self, storage: Any, nbytes: int, spec: Spec) -> None:
         """Track a new storage; ``spec`` is the spec of its tensor."""
         self._read_sizes()
-        if self.counts_random_states and (hook := saving_hook()) is not None:
+        if self._counts_random_states and (hook := saving_hook()) is not None:
             self._enter_random_state(hook)
-        if self.live + nbytes > self.peak and self.replaceable is not None:
+        if self.live + nbytes > self.peak and self._replaceable is not None:
             self._remove_replaced()
         entries, call = self._entries, self.current_call
         entry = len(entries.specs)
@@ -211,10 +216,14 @@ class LiveStorages:
         self._watch(owner, state.untyped_storage().nbytes(), entry)
         self._change(entry, self._refs[id(owner)].nbytes)
 
+    def follow_replaced(self, replaceable: Holders) -> None:
+        """Stop counting held tensors when the run drops them, although they were expected to live to the end."""
+        self._replaceable = replaceable
+
     def end_run(self) -> None:
         """Drop all references to the model and to the run's stand-ins."""
         self._handed_out, self._handed_out_before = {}, OrderedDict()
-        self.replaceable, self.stand_in_of, self.was_there = None, lambda tensor: None, lambda tensor: True
+        self._replaceable, self._stand_in_of, self._was_there = None, lambda tensor: None, lambda tensor: True
         self._may_leave = {}
 
     def may_leave(self, tensor: torch.Tensor) -> None:
@@ -232,7 +241,7 @@ class LiveStorages:
                 continue
             entry, tensor = self._held[cdata], reference()
             if tensor is not None and tensor.is_meta:  # the tensor needs no stand-in any more
-                self.stand_in_of(tensor)
+                self._stand_in_of(tensor)
             # A view or autograd may still use the memory of a stand-in; the stand-in then survives although its reference is dropped.
             addresses = [
                 address
@@ -256,8 +265,8 @@ class LiveStorages:
         """Stop counting storages that the model held when the run began and has since replaced. Needed only before a new peak."""
         if self._may_leave:
             self._remove_left()
-        for tensors in () if self.replaceable is None else self.replaceable.let_go():
-            stand_ins = [stand_in for t in tensors if (stand_in := self.stand_in_of(t)) is not None]
+        for tensors in () if self._replaceable is None else self._replaceable.let_go():
+            stand_ins = [stand_in for t in tensors if (stand_in := self._stand_in_of(t)) is not None]
             storage = tensors[0].untyped_storage()
             entry = self._held.get(storage._cdata)
             if entry is None or len(stand_ins) > 1:
@@ -438,7 +447,7 @@ class LiveStorages:
                 storage = _storage_of(part)
                 if storage is None or self._entry_of(storage) is not None:
                     continue
-                if not self.counts_meta and storage.device.type == "meta":
+                if not self._counts_meta and storage.device.type == "meta":
                     continue
                 entry = self.entered
                 self.enter(storage, 0 if is_zerotensor(part) else storage.nbytes(), spec_of(part))
@@ -446,7 +455,7 @@ class LiveStorages:
                 met_category = "params" if isinstance(tensor, torch.nn.Parameter) else category
                 if met_category:
                     self._met_categories[entry] = met_category
-                if storage.resizable() and self.was_there(part):
+                if storage.resizable() and self._was_there(part):
                     self._entries_from_before.add(entry)
                     self._bytes_met += storage.nbytes()
 
@@ -488,10 +497,6 @@ class LiveStorages:
         if self._entries_from_before:
             self._move_to_beginning(self._entries_from_before, only_made=True)
             self._entries_from_before = set()
-
-    def note_placeholders(self) -> None:
-        """From now on, note which storages are on meta, for :meth:`leave_out_placeholders`. Include held storages on meta."""
-        self._placeholders = {*self._held_on_meta}
 
     def leave_out_placeholders(self) -> None:
         """Rewrite the history without the storages on meta: in a run on another device they hold no memory."""
@@ -586,7 +591,7 @@ class LiveStorages:
         self._read_sizes()
         if self.live + sum([nbytes for _, nbytes in transients if nbytes > 0]) <= self.peak:
             return
-        if self.replaceable is not None:
+        if self._replaceable is not None:
             self._remove_replaced()
         entries_and_bytes = [(self._entries.add(spec, self.current_call), nbytes) for spec, nbytes in transients]
         for entry, nbytes in entries_and_bytes:

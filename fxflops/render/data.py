@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from ..counting.collectives import Collective
 from ..counting.rollup import OperatorRow
-from ..counting.steps import OUTSIDE, StepTime
+from ..counting.steps import StepTime
 from ..counting.uncounted import Missing
 from ..meters.code_lines import CodeLine
 from ..meters.timing import Timing
-from ..records import Params
+from ..records import OUTSIDE, Params
 from ..run.outcome import Compiled
 
 LITTLE = 0.0005

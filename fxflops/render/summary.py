@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 from .. import units
 from ..counting.collectives import Collective
-from ..counting.steps import OUTSIDE, StepTime
+from ..counting.steps import StepTime
 from ..counting.uncounted import PASTE, Missing
 from ..meters.code_lines import CodeLine
 from ..meters.timing import Timing
-from ..records import Params
+from ..records import OUTSIDE, Params
 from .conclusion import conclusion, loading
 from .costs import LEAST, cost_lines, operator_shares
 from .data import CompiledRun, Summary

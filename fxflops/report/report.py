@@ -17,14 +17,14 @@ from ..counting import totals
 from ..counting.counted_run import CountedRun
 from ..counting.rollup import ModuleRow, OperatorRow, check_phase
 from ..counting.saved_module import module_finder
-from ..counting.steps import OUTSIDE, StepTime, timing_of, unsteady
+from ..counting.steps import StepTime, timing_of, unsteady
 from ..counting.uncounted import Missing, incomplete, recipe
 from ..errors import FormulaError, InputError, MissingFormulaError, did_you_mean, renamed
 from ..meters.history import LiveTensor, Moment
 from ..meters.nodes import Node
 from ..meters.timing import Timing
 from ..names import is_torch_loaded
-from ..records import PARTS, PHASES, Call, Counted, FormulaFunction, Params
+from ..records import OUTSIDE, PARTS, PHASES, Call, Counted, FormulaFunction, Params
 from ..render.data import Summary
 from ..render.exports import Rows, Table, View, as_json
 from ..render.files import Path, method_for, written, written_bytes

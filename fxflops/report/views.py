@@ -11,10 +11,10 @@ from ..counting import totals
 from ..counting.collectives import by_group, collectives
 from ..counting.counted_run import CountedRun
 from ..counting.rollup import by_operator, items_of, sums_of, together
-from ..counting.steps import OUTSIDE, captured, outside, unobserved, unsteady
+from ..counting.steps import captured, outside, unobserved, unsteady
 from ..counting.uncounted import recipe
+from ..records import OUTSIDE, PHASES, Counted, Spec, grouped, prefixes, specs_in
 from ..records import PARTS as OF_PHASE
-from ..records import PHASES, Counted, Spec, grouped, prefixes, specs_in
 from ..render.columns import MODULES, Column, module_values, titled
 from ..render.data import Summary, TreeRow
 from ..render.exports import Table, Tabular

@@ -2,103 +2,295 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any, cast
 
 import torch
+from torch import nn
+from torch.optim import Optimizer
 
+from ..meters.code_lines import by_time, lines_sampled
 from ..meters.event_stopwatch import EventStopwatch, captured_calls, clock_of, seconds_of
-from ..meters.history import Place, Remembered
+from ..meters.history import LiveTensor, Place, Remembered
+from ..meters.live_storages import LiveStorages
 from ..meters.queue_stopwatch import observed_clock_of
-from ..meters.stopwatch import StoppedStopwatch
+from ..meters.stopwatch import StoppedStopwatch, Stopwatch
 from ..meters.timing import Usage
 from ..model.inventory import Inventory
+from ..model.modules import ByIdentity, children_of, named_buffers, named_parameters
+from ..model.optimizer import gradients_of, states_of
+from ..model.pytree import is_training
+from ..model.snapshot import attribute_tensors
 from ..ops import FormulaRegistry
-from ..records import Scope, Step
+from ..records import OUTSIDE, Scope, Step
 from ..torch_internals import in_fake_mode, is_fake
+from ..trace.autograd_owners import AutogradOwners
+from ..trace.changes import ChangeListener
+from ..trace.data_loaders import data_loaders_watched
 from ..trace.fake_world import FakeWorld, results_on
+from ..trace.graph_recorder import NoRecorder
 from ..trace.module_times import ModuleTimes
+from ..trace.observe import Observer
 from ..trace.real_world import RealWorld
 from .calibration import is_timed, measured_entry_costs
 from .environment import environment_of
+from .generate_calls import generate_replaced
 from .outcome import Run
+from .uncompiled import uncompiled
 from .watch import Watch, run_from_watch
 
 OPERATIONS, MODULES, STEPS = DETAILS = ("operations", "modules", "steps")
 """Levels of detail of a block's profile, from most to least."""
 
 
-class BlockWatch(Watch):
-    """The instruments of a block. ``device`` is the device of the first model parameter, the CPU if the models have no parameters.
+class Models(nn.ModuleDict):
+    """Several models that are profiled together, by name. A report shows this class as their common root."""
 
-    A model whose parameters are all on meta may load them for each call, e.g. with accelerate's offloading. Only the results
-    of the model's calls show its device; until the first call, the CPU's clock is used.
 
-    ``detail`` is one of :data:`DETAILS`. With a detail other than "operations", storages are unknown, and only steps of
-    ``optimizers`` are observed. ``paths`` maps the modules to observe to their paths.
+def single_models(model: nn.Module) -> list[nn.Module]:
+    """Return the models that are profiled together, or the one model."""
+    return children_of(model) if isinstance(model, Models) else [model]
+
+
+class OptimizerMemory(ChangeListener):
+    """Labels gradients and optimizer states in a block's memory when optimizers step.
+
+    ``optimizers`` are the optimizers that the user passed. ``met_optimizers`` are weak references to the others that have stepped.
     """
-
-    observer: Any
-    """An Observer if operations are observed, otherwise a ModuleTimes, which also has calls, scopes, steps, phases and a stopwatch."""
 
     def __init__(
         self,
-        paths: Mapping[torch.nn.Module, str],
-        registry: FormulaRegistry,
-        parameter: torch.Tensor | None,
-        detail: str = OPERATIONS,
-        optimizers: Iterable[torch.optim.Optimizer] = (),
+        model: nn.Module,
+        storages: LiveStorages,
+        optimizers: Sequence[Optimizer],
+        met_optimizers: list[weakref.ref[Any]],
     ) -> None:
+        self._model = model
+        self._storages = storages
+        self._optimizers = optimizers
+        self._met_optimizers = met_optimizers
+        self._labelled = weakref.WeakSet[Any]()
+
+    def before_step(self, optimizer: Optimizer) -> None:
+        self.label_gradients()  # now, since the next zero_grad() frees them
+        if all(optimizer is not other for other in self._all_optimizers()):
+            # An optimizer of an inner loop must die with that loop, so neither it nor its state may be kept alive here.
+            self._met_optimizers.append(weakref.ref(optimizer))
+            self._storages.add_held(states_of(optimizer), "optimizer")
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        """Label the state that an optimizer's first step has created: at the end of the block the optimizer may no longer exist."""
+        if optimizer not in self._labelled:
+            self._labelled.add(optimizer)
+            self._storages.label(states_of(optimizer), "optimizer")
+
+    def label_gradients(self) -> None:
+        self._storages.label(gradients_of(named_parameters(self._model)), "gradients")
+
+    def states(self) -> list[tuple[str, torch.Tensor]]:
+        """Return the named states of all optimizers that still exist."""
+        return [state for optimizer in self._all_optimizers() for state in states_of(optimizer)]
+
+    def _all_optimizers(self) -> list[Any]:
+        met = [optimizer for reference in self._met_optimizers if (optimizer := reference()) is not None]
+        return [*self._optimizers, *met]
+
+
+class Block:
+    """One ``with`` block under ``profile``: its instruments, and what it notes about iterations, DataLoaders and ``generate``.
+
+    ``device`` is the device of the first model parameter, the CPU if the models have no parameters. A model whose parameters are
+    all on meta may load them for each call, e.g. with accelerate's offloading. Only the results of the model's calls show its
+    device; until the first call, the CPU's clock is used.
+
+    ``detail`` is one of :data:`DETAILS`. With a detail other than "operations", storages are unknown, and only steps of
+    ``optimizers`` are observed. With ``samples_lines``, the lines of the user's code are sampled while the block is observed.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        registry: FormulaRegistry,
+        *,
+        detail: str,
+        optimizers: Sequence[Optimizer],
+        met_optimizers: list[weakref.ref[Any]],
+        samples_lines: bool,
+    ) -> None:
+        inventory, params = Inventory(model), [*named_parameters(model)]
+        # The first parameter says which clock times the block. Parameters on meta are loaded when needed.
+        loaded = [param for _, param in params if param.device.type != "meta"]
+        parameter = next(iter(loaded), params[0][1] if params else None)
         self.device = torch.device("cpu") if parameter is None else parameter.device
         self._is_on_meta = self.device.type == "meta"
         self._has_device = parameter is not None and not self._is_on_meta
-        self._is_timed, self._detail = is_timed(None if self._is_on_meta else parameter), detail
-        stopwatch_of = observed_clock_of if detail == OPERATIONS else clock_of
-        new_stopwatch = stopwatch_of(self.device) if self._is_timed else StoppedStopwatch
-        super().__init__(
+        self._is_timed = is_timed(None if self._is_on_meta else parameter)
+        self._detail = detail
+        self._model = model
+        self._packed = inventory.packed  # kept alive as long as the weights that they represent
+        self._samples_lines = samples_lines
+        self._seconds_of_lines: dict[tuple[str, str], float] = {}
+        self._numbers_of_workers: set[int] = set()
+        self._while_on: ExitStack | None = None
+        # For each recorded iteration of the user's loop: the number of steps when it began, and the iteration's number.
+        self._iterations: dict[int, int] = {}
+        # For each call of a module's generate: the module's path, and the range of its steps.
+        self._generated: list[tuple[str, range]] = []
+
+        world = _world_of(self.device if self._has_device else None)
+        is_on_fake = in_fake_mode() or (parameter is not None and is_fake(type(parameter)))
+        storages = LiveStorages(
+            spec=world.spec_of_tensor,
+            stand_in_of=world.stand_in_of,
+            notes_placeholders=not is_on_fake,  # for fake tensors, all storages are on meta
+        )
+        owners = AutogradOwners()
+        self._optimizer_memory = OptimizerMemory(model, storages, optimizers, met_optimizers)
+        paths = ByIdentity((m, path) for m, path in inventory.paths.items() if not isinstance(m, Models))
+        self._observer = (
+            self._new_observer(paths, registry, world, storages, owners)
+            if detail == OPERATIONS
+            else self._new_module_times(paths, optimizers)
+        )
+        # A ModuleTimes has the attributes that the record needs: calls, scopes and release().
+        self._watch = Watch(
+            world, storages, owners, cast(Observer, self._observer), self._optimizer_memory, NoRecorder()
+        )
+        self._usage_before = Usage.now()
+        for category, tensors in {
+            "params": [*params, *self._packed],
+            "buffers": [*named_buffers(model)],
+            "gradients": gradients_of(params),
+            "optimizer": self._optimizer_memory.states(),
+        }.items():
+            storages.add_held(tensors, category)
+        storages.add_given(attribute_tensors(inventory.paths), "buffers")
+        self._until_end = ExitStack()
+        for module, path in paths.items():
+            if callable(getattr(type(module), "generate", None)):
+                self._until_end.enter_context(generate_replaced(module, partial(self._noting_generate, path)))
+
+    def _new_observer(
+        self,
+        paths: Mapping[nn.Module, str],
+        registry: FormulaRegistry,
+        world: RealWorld,
+        storages: LiveStorages,
+        owners: AutogradOwners,
+    ) -> Observer:
+        observer = Observer(
             paths,
             registry,
-            _world_of(self.device if self._has_device else None),
-            backward=True,
-            new_stopwatch=new_stopwatch,
+            world=world,
+            storages=storages,
+            owners=owners,
+            listener=self._optimizer_memory,
+            new_stopwatch=self._stopwatch_by(observed_clock_of),
         )
-        stopwatch = self.observer.stopwatch
-        if detail != OPERATIONS:
-            self.release()
-            self.observer = ModuleTimes(paths, optimizers, new_stopwatch)
-        elif not (in_fake_mode() or (parameter is not None and is_fake(type(parameter)))):
-            self.storages.note_placeholders()  # skipped for fake tensors, since all their storages are on meta
         # The costs are subtracted from times of the host's clock, which an EventStopwatch does not read.
-        if detail == OPERATIONS and self._is_timed and not isinstance(stopwatch, EventStopwatch):
-            stopwatch.costs, stopwatch.cold = measured_entry_costs(registry)  # runs about 50 calls
-        self._usage_before = Usage.now()
+        if self._is_timed and not isinstance(observer.stopwatch, EventStopwatch):
+            observer.stopwatch.costs, observer.stopwatch.cold = measured_entry_costs(registry)  # runs about 50 calls
+        return observer
 
-    def finished(
-        self,
-        model: str,
-        mode: str,
-        compiled: bool,
-        inventory: Inventory,
-        name_steps: Callable[[Sequence[Step]], Iterable[Step]],
-        raised: str = "",
-        why: str = "",
-    ) -> Run:
-        """Return the record of the block. ``name_steps(steps)`` yields the steps with names.
+    def _new_module_times(self, paths: Mapping[nn.Module, str], optimizers: Iterable[Optimizer]) -> ModuleTimes:
+        model_ids = {*map(id, single_models(self._model))}
+        observed = ByIdentity((m, path) for m, path in paths.items() if self._detail == MODULES or id(m) in model_ids)
+        return ModuleTimes(observed, optimizers, self._stopwatch_by(clock_of))
+
+    def _stopwatch_by(self, stopwatch_of: Callable[[torch.device], Callable[[], Stopwatch]]) -> Callable[[], Stopwatch]:
+        return stopwatch_of(self.device) if self._is_timed else StoppedStopwatch
+
+    # While the block runs
+
+    def begin_iteration(self, number: int) -> None:
+        """Record the iteration of the user's loop with this number, from now on."""
+        observer = self._observer
+        if self._while_on is None:
+            self._turn_on()
+        steps = observer.steps
+        self._iterations[len(steps)] = number
+        first_call = len(observer.calls)
+        observer.times.settle()
+        steps.append(Step("", range(first_call, first_call), observer.times.next_step()))
+
+    def _turn_on(self) -> None:
+        self._while_on = ExitStack()
+        self._while_on.enter_context(uncompiled(load=True))
+        self._while_on.enter_context(self._observer)
+        if self._samples_lines:
+            self._while_on.enter_context(lines_sampled(self._seconds_of_lines))
+        self._while_on.enter_context(data_loaders_watched(self._observer.times, self._numbers_of_workers))
+        self._observer.times.resume()
+
+    def turn_off(self, *error: Any) -> None:
+        """Record nothing from now on, until the next :meth:`begin_iteration`."""
+        if self._while_on is not None:
+            self._observer.times.settle()
+            self._while_on.__exit__(*(error or (None, None, None)))
+            self._while_on = None
+
+    def end(self, *error: Any) -> None:
+        """Turn the instruments off, and restore the models' own ``generate``."""
+        self.turn_off(*error)
+        self._until_end.__exit__(*error)
+
+    @contextmanager
+    def _noting_generate(self, path: str) -> Iterator[None]:
+        """Note which model calls are made by one call of ``generate``."""
+        first_step = len(self._observer.steps)
+        try:
+            yield
+        finally:
+            self._generated.append((path, range(first_step, len(self._observer.steps))))
+
+    # After the block has ended
+
+    @property
+    def first_iteration(self) -> int | None:
+        """The number of the first recorded iteration; None if no iteration was recorded."""
+        return min(self._iterations.values(), default=None)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was recorded."""
+        return not (self._observer.calls or self._observer.scopes)
+
+    @property
+    def failed(self) -> tuple[str, str, Any] | None:
+        """The name, path and argument specs of the first operation that raised; None if none raised, or operations were not observed."""
+        return self._observer.failed if isinstance(self._observer, Observer) else None
+
+    def live_tensors(self) -> Sequence[LiveTensor]:
+        """Return the tensors that are alive now."""
+        self._optimizer_memory.label_gradients()
+        return self._watch.storages.history(self._observer.calls).at_end
+
+    def finished(self, name: str, compiled: bool, iterations: int, raised: str = "", why: str = "") -> Run:
+        """Return the record of the block. ``iterations`` is how often the user's loop has called ``step``.
 
         ``raised`` is the class name of the exception that ended the block, "" without an exception. ``why`` is the exception's text.
         """
+        storages, observer = self._watch.storages, self._observer
+        self._optimizer_memory.label_gradients()
+        storages.label(self._optimizer_memory.states(), "optimizer")
+        storages.hold_written(observer.calls)
+        storages.hold_earlier()
         self._find_device()
         until = f" until it raised {raised}" if raised else ""
         source, trace, measured = "storages", f"profiled{until or ' as it ran'}", dict[str, Any]()
         if self._detail != OPERATIONS:
             source, trace = "unknown", f"{self._detail} profiled{until}, no operations"
             measured = {"peak": None, "history": Remembered(0, Place(), (), ())}
-        steps = [*name_steps(self.observer.steps)]
+        steps = [*self._named_steps(iterations)]
         if self._is_timed:
-            clock = self.observer.stopwatch
+            clock = observer.stopwatch
             measured |= {
                 "steps": tuple([step._replace(parts=_known_seconds(step.parts)) for step in steps]),
-                "captured": captured_calls(self.observer.calls),
+                "captured": captured_calls(observer.calls),
                 "interrupted": Usage.now().since(self._usage_before).interrupted,
                 "instruments": clock.own,
                 "device_busy": clock.busy,
@@ -106,27 +298,74 @@ class BlockWatch(Watch):
         else:
             measured["steps"] = tuple([Step(step.name, step.calls) for step in steps])
         return run_from_watch(
-            self,
-            inventory,
-            environment_of(self.device, mode, compiled),
-            model=model,
-            inputs=inputs_of(self.observer.scopes),
+            self._watch,
+            Inventory(self._model),
+            environment_of(self.device, self._mode(), compiled),
+            model=name,
+            inputs=inputs_of(observer.scopes),
             source=source,
             trace=trace,
             trace_reason=why,
             timed=self._is_timed,
+            workers=tuple(sorted(self._numbers_of_workers)),
+            lines=by_time(self._seconds_of_lines) if self._samples_lines else None,
             **measured,
         )
+
+    def release(self) -> None:
+        """Drop the instruments: they would keep the run's tensors alive."""
+        self._watch.release()
+
+    def _mode(self) -> str:
+        """Return the mode of the models: "train", "eval", or "train and eval" for a loop that ends with an evaluation."""
+        if not single_models(self._model):
+            return ""
+        has_trained = any(step.parts.get("optimizer") for step in self._observer.steps)
+        return "train" if is_training(self._model) else "train and eval" if has_trained else "eval"
 
     def _find_device(self) -> None:
         """Set the device of models whose parameters are on meta from the results of their calls; drop placeholder storages."""
         if self._is_on_meta:
-            ran_on = self.observer.ran_on
+            ran_on = self._observer.ran_on
             self._has_device = ran_on is not None and ran_on.type != "meta"
-            self.device = ran_on if self._has_device else self.device
+            if ran_on is not None and self._has_device:
+                self.device = ran_on
             self._is_timed = self._is_timed and self.device.type == "cpu"
         if self._has_device:
-            self.storages.leave_out_placeholders()
+            self._watch.storages.leave_out_placeholders()
+
+    def _named_steps(self, iterations: int) -> Iterator[Step]:
+        """Yield the steps with their names.
+
+        In a loop that calls ``step``, each iteration is "step n". Otherwise, the model calls in a ``generate`` are "prefill" and
+        "decode n". In a second ``generate`` they are "generate 2 prefill" and "generate 2 decode n". All other model calls are "step n".
+        """
+        steps = self._observer.steps
+        in_loop, iteration = iterations > 0, 0
+        generated = reversed([*enumerate(self._generated)])  # a nested generate ends first, and overrides the outer one
+        generation_of: dict[int, int] = {}
+        for call_of_generate, (path, model_calls) in generated:
+            generation_of |= {i: call_of_generate for i in model_calls if steps[i].name == path}
+        numbers, generations = Counter[Any](), dict[str, list[int]]()
+        for i, step in enumerate(steps):
+            path = step.name
+            iteration = self._iterations.get(i, iteration)
+            if in_loop or i in self._iterations:
+                is_over = i == len(steps) - 1 and i in self._iterations
+                yield step._replace(name=f"step {iteration + 1}" if in_loop and not is_over else OUTSIDE)
+                continue
+            generation = generation_of.get(i)
+            number = numbers[path, generation]
+            numbers[path, generation] += 1
+            name = f"step {number + 1}"
+            if generation is not None:
+                path_generations = generations.setdefault(path, [])
+                if generation not in path_generations:
+                    path_generations.append(generation)
+                order = path_generations.index(generation)
+                again = f"generate {order + 1} " if order else ""
+                name = again + (f"decode {number}" if number else "prefill")
+            yield step._replace(name=f"{path} {name}".lstrip())
 
 
 def _world_of(device: torch.device | None) -> RealWorld:

@@ -13,9 +13,10 @@ from ..meters.accelerator import accelerator_of
 from ..meters.stopwatch import Costs
 from ..ops import FormulaRegistry
 from ..torch_internals import DisableTorchDispatch, DisableTorchFunction, in_fake_mode, is_fake
+from ..trace.autograd_owners import AutogradOwners
 from ..trace.compiler import unseen
+from ..trace.observe import Observer
 from ..trace.real_world import RealWorld
-from .watch import Watch
 
 REPEATS = 6
 PASSES = 4
@@ -45,7 +46,7 @@ def measured_entry_costs(registry: FormulaRegistry) -> tuple[Costs, Costs]:
     without an observer. Shortest times exclude disturbances. The first costs are with a warm cache, the second with a cold cache.
     """
     module = _Returns()
-    observer = Watch({module: ""}, registry, RealWorld(), backward=True).observer
+    observer = Observer({module: ""}, registry, world=RealWorld(), owners=AutogradOwners())
     with unseen(), torch.inference_mode(False), torch.no_grad():
         return _measured(observer, module, 0), _measured(observer, module, CACHE)
 

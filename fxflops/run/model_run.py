@@ -7,7 +7,6 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import partial
 from typing import Any
 
 import torch
@@ -16,8 +15,8 @@ from torch.optim import Optimizer
 
 from ..errors import FxflopsError, InputError, RunError
 from ..meters.accelerator import accelerator_of
-from ..meters.live_storages import LiveStorages
-from ..meters.stopwatch import Stopwatch
+from ..meters.live_storages import LiveStorages, Named
+from ..meters.stopwatch import StoppedStopwatch, Stopwatch
 from ..model.hidden import hidden_from_modes
 from ..model.holders import Holders
 from ..model.modules import Called, class_name, parameters_of
@@ -33,15 +32,15 @@ from ..model.optimizer import (
     states_of,
     zero_gradients,
 )
-from ..model.snapshot import Snapshot
 from ..ops import FormulaRegistry
 from ..records import specs_in
 from ..records.tensors import spec_of
 from ..torch_internals import in_fake_mode, is_fake
-from ..trace.autograd_owners import AutogradOwners, backward_from, requires_gradient
+from ..trace.autograd_owners import AutogradOwners, NoOwners, backward_from, requires_gradient
+from ..trace.changes import ChangeListener
 from ..trace.dtypes import MixedDtypesError
 from ..trace.forwards import is_hooked
-from ..trace.graph_recorder import Recorder
+from ..trace.graph_recorder import NoRecorder, Recorder
 from ..trace.memo import Lessons
 from ..trace.meta_mirror import MetaMirror
 from ..trace.meta_results import WithoutKernels
@@ -74,71 +73,107 @@ def watch_of(
     registry: FormulaRegistry,
     world: World | None = None,
     *,
-    recorder: Recorder | None = None,
+    recorder: NoRecorder | None = None,
     cap: int | None = None,
     observe_dispatch: bool = True,
     must_read_masks: bool = False,
     new_stopwatch: Callable[[], Stopwatch] = Stopwatch,
 ) -> Watch:
-    """Return the instruments for a run of the subject, by default on its real tensors. Other arguments are passed to Watch."""
-    inventory, snapshot = subject.inventory, subject.snapshot
-    known_ids = set(map(id, subject.state))
+    """Return the instruments for a run of the subject, by default on its real tensors.
+
+    ``cap`` is the limit of live bytes. The other arguments are passed to the observer.
+    """
+    world = World() if world is None else world
+    recorder = NoRecorder() if recorder is None else recorder
+    is_for_cpu = subject.count_for.type == "cpu"
+    storages = LiveStorages(
+        _tensors_alive_throughout(subject),
+        cap=cap,
+        spec=world.spec_of_tensor,
+        was_there=subject.snapshot.was_there,
+        stand_in_of=world.stand_in_of,
+        # The storages of fake tensors are on meta, whatever their device.
+        counts_meta=world.is_meta or subject.device.type == "meta" or _is_on_fake(subject),
+        counts_random_states=is_for_cpu,
+        notes_placeholders=subject.has_meta and not world.is_meta,
+    )
+    owners = AutogradOwners(keep=storages.add if is_for_cpu else None) if subject.request.backward else NoOwners()
+    listener = StateSaver(subject, storages, world.is_meta)
+    observer = Observer(
+        subject.inventory.paths,
+        registry,
+        world=world,
+        storages=storages,
+        owners=owners,
+        recorder=recorder,
+        listener=listener,
+        observe_dispatch=observe_dispatch,
+        must_read_masks=must_read_masks,
+        new_stopwatch=StoppedStopwatch if world.is_meta else new_stopwatch,
+        runs_model=_forward_and_backward.__code__,
+    )
+    return Watch(world, storages, owners, observer, listener, recorder)
+
+
+def _tensors_alive_throughout(subject: Subject) -> dict[str, Named]:
+    """Return the tensors that are alive before and after each run, by their category in memory."""
+    inventory, known_ids = subject.inventory, set(map(id, subject.state))
     # Tensors in plain attributes, which are not registered as buffers, also live during the whole run.
-    attributes = [("", tensor) for tensor in snapshot.other_tensors() if id(tensor) not in known_ids]
-    held = {
+    attributes = [("", tensor) for tensor in subject.snapshot.other_tensors() if id(tensor) not in known_ids]
+    return {
         "params": [*inventory.params, *inventory.packed],
         "buffers": [*inventory.buffers, *inventory.constants, *attributes],
         "inputs": subject.held["inputs"],
     }
-    watch = Watch(
-        inventory.paths,
-        registry,
-        World() if world is None else world,
-        held,
-        backward=subject.request.backward,
-        before_write=snapshot.before_write,
-        recorder=recorder,
-        cap=cap,
-        observe_dispatch=observe_dispatch,
-        must_read_masks=must_read_masks,
-        new_stopwatch=new_stopwatch,
-        on_leaf=snapshot.meet_leaf if subject.request.backward else lambda tensor: None,
-    )
-    # The storages of fake tensors are on meta, whatever their device.
-    watch.storages.counts_meta = watch.world.is_meta or subject.device.type == "meta" or _is_on_fake(subject)
-    watch.storages.counts_random_states = subject.count_for.type == "cpu"
-    if subject.count_for.type == "cpu" and isinstance(watch.owners, AutogradOwners):
-        watch.owners.keep = watch.storages.add
-    # On meta, an optimizer step after the callable's own backward pass has gradients, but a step in a hook has no gradients.
-    lacks_gradients = watch.world.is_meta and not subject.request.own_backward
-    may_train = isinstance(subject.model, Called) and not subject.request.own_backward
-    watch.observer.phases.on_step = partial(_before_step, snapshot, watch.storages, lacks_gradients, may_train)
-    watch.storages.was_there = snapshot.was_there
-    if subject.has_meta and not watch.world.is_meta:
-        watch.storages.note_placeholders()
-    return watch
 
 
 def _is_on_fake(subject: Subject) -> bool:
     return in_fake_mode() or any(map(is_fake, {*map(type, subject.state)}))
 
 
-def _before_step(
-    snapshot: Snapshot, storages: LiveStorages, lacks_gradients: bool, may_train: bool, optimizer: Optimizer
-) -> None:
-    """Save the state of an optimizer that steps within the run, e.g. from parameter hooks, and add its memory.
+class StateSaver(ChangeListener):
+    """Saves in the subject's snapshot what a run is about to change, so that it can be restored, and tracks optimizers' memory."""
 
-    Raises InputError if the optimizer would step real parameters in a run on meta, which ``lacks_gradients`` for these parameters.
-    """
-    stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    if (may_train or not lacks_gradients) and all(map(storages.was_made, stepped)):
-        return  # the forward created these parameters for an inner loop: saving them is unnecessary, and would keep their memory
-    if may_train:  # code that checks loss.requires_grad skips its backward pass without gradients, and raises nothing
-        raise OwnBackwardError
-    if lacks_gradients and not all(parameter.is_meta for parameter in stepped):
-        raise InputError(f"{type(optimizer).__name__} steps the model's real parameters inside the run")
-    snapshot.before_step(optimizer, holders_in(optimizer))
-    storages.add_held(states_of(optimizer), "optimizer")
+    saves_writes = True
+
+    def __init__(self, subject: Subject, storages: LiveStorages, is_on_meta: bool) -> None:
+        self._snapshot = subject.snapshot
+        self._storages = storages
+        self._saves_leaves = subject.request.backward
+        # On meta, an optimizer step after the callable's own backward pass has gradients, but a step in a hook has no gradients.
+        self._lacks_gradients = is_on_meta and not subject.request.own_backward
+        self._may_train = _may_train(subject)
+        self.before_write = subject.snapshot.before_write  # type: ignore[method-assign]  # without one more Python call per write
+
+    def uses_leaf(self, tensor: torch.Tensor) -> None:
+        if self._saves_leaves:
+            self._snapshot.meet_leaf(tensor)
+
+    def before_step(self, optimizer: Optimizer) -> None:
+        """Save the state of an optimizer that steps within the run, e.g. from parameter hooks, and add its memory.
+
+        Raises InputError if the optimizer would step real parameters in a run on meta, where these parameters have no gradients.
+        """
+        if not self.saves_steps:
+            return
+        storages = self._storages
+        stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        if (self._may_train or not self._lacks_gradients) and all(map(storages.was_made, stepped)):
+            # The forward created these parameters for an inner loop: saving them is unnecessary, and would keep their memory.
+            return
+        if (
+            self._may_train
+        ):  # code that checks loss.requires_grad skips its backward pass without gradients, and raises nothing
+            raise OwnBackwardError
+        if self._lacks_gradients and not all(parameter.is_meta for parameter in stepped):
+            raise InputError(f"{type(optimizer).__name__} steps the model's real parameters inside the run")
+        self._snapshot.before_step(optimizer, holders_in(optimizer))
+        storages.add_held(states_of(optimizer), "optimizer")
+
+
+def _may_train(subject: Subject) -> bool:
+    """Return whether the model is a callable that may run a backward pass itself, which is not known yet."""
+    return isinstance(subject.model, Called) and not subject.request.own_backward
 
 
 def observe(subject: Subject, watch: Watch) -> Watch:
@@ -155,8 +190,7 @@ def observe(subject: Subject, watch: Watch) -> Watch:
         _label_gradients(subject, watch)
         if subject.request.optimizer is not None:
             _optimizer_step(subject, subject.request.optimizer, watch)
-    if watch.recorder is not None:
-        watch.recorder.returned(out)
+    watch.recorder.returned(out)
     return watch
 
 
@@ -347,7 +381,7 @@ def _optimizer_step(subject: Subject, requested: OptimizerLike, watch: Watch) ->
     """
     storages, world = watch.storages, watch.world
     optimizer_name = getattr(requested, "__name__", type(requested).__name__)
-    watch.observer.phases.on_step = lambda optimizer: None  # this optimizer has already been saved
+    watch.listener.saves_steps = False  # this optimizer has already been saved
     parameters = parameters_of(subject.model)
     mirrors = [(tensor, world.of(tensor)) for tensor in subject.state]
     mirrored = [mirror for _, mirror in mirrors]
@@ -411,21 +445,17 @@ def _forward_and_backward(subject: Subject, watch: Watch) -> Any:
     """Observe a run of the model, and its backward pass if requested; return the output."""
     observer, (args, kwargs) = watch.observer, subject.rewound_inputs()
     tensors_before = [*subject.state, *subject.snapshot.other_tensors()]
-    watch.storages.replaceable = Holders(subject.inventory.paths, (*args, *kwargs.values()), tensors_before)
-    if watch.storages.replaceable.has_any():
+    replaceable = Holders(subject.inventory.paths, (*args, *kwargs.values()), tensors_before)
+    watch.storages.follow_replaced(replaceable)
+    if replaceable.has_any():
         # Call this before references to the tensors are counted, since it adds references.
         subject.snapshot.remember_layouts()
-    watch.storages.replaceable.begin()
-    observer.phases.runs_model = _forward_and_backward.__code__
+    replaceable.begin()
     try:
         with uncompiled(), unoptimized(False), observer:
             with subject.autocast_region():
                 out = run_to_end(subject.model(*args, **kwargs))
-            if (
-                isinstance(subject.model, Called)
-                and not subject.request.own_backward
-                and _has_ended(observer, out, subject)
-            ):
+            if _may_train(subject) and _has_ended(observer, out, subject):
                 raise OwnBackwardError
             if subject.request.adds_backward:
                 observer.backward(out, backward_from)
@@ -433,11 +463,7 @@ def _forward_and_backward(subject: Subject, watch: Watch) -> Any:
     except (FxflopsError, OwnBackwardError):
         raise
     except Exception as error:
-        if (
-            isinstance(subject.model, Called)
-            and not subject.request.own_backward
-            and re.search(OWN_BACKWARD, str(error))
-        ):
+        if _may_train(subject) and re.search(OWN_BACKWARD, str(error)):
             raise OwnBackwardError from error
         whole_call = type(subject.model).__name__, "", (spec_of(args), spec_of(kwargs))
         op, path, (args_specs, kwargs_specs) = observer.failed or whole_call

@@ -1,70 +1,34 @@
-"""Connect the instruments of a run: an observer, the live storages, and the owners of autograd nodes."""
+"""The instruments of a run, and the record that they leave: an observer, the live storages, and the owners of autograd nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import nn
-
 from ..meters.event_stopwatch import with_seconds
-from ..meters.live_storages import LiveStorages, Named
-from ..meters.stopwatch import StoppedStopwatch, Stopwatch
+from ..meters.live_storages import LiveStorages
 from ..model.inventory import Inventory
-from ..ops import FormulaRegistry
 from ..records import Call
 from ..trace.attention_pairs import with_shares
-from ..trace.autograd_owners import AutogradOwners, NoOwners
-from ..trace.graph_recorder import Recorder
+from ..trace.autograd_owners import NoOwners
+from ..trace.changes import ChangeListener
+from ..trace.graph_recorder import NoRecorder
 from ..trace.observe import Observer
 from ..trace.worlds import World
 from .outcome import Environment, Run
 
 
+@dataclass(frozen=True, slots=True)
 class Watch:
-    """The instruments of a run in a world (real, fake or meta tensors).
+    """The instruments of a run. They are made for a model by :func:`~fxflops.run.model_run.watch_of`, for a block by ``Block``."""
 
-    ``held`` are tensors that are alive before and after the run, by category. ``cap`` is the limit of live bytes. With
-    ``backward``, each call of the backward pass is assigned to the module whose gradients the call computes. The other arguments are
-    passed to :class:`~fxflops.trace.observe.Observer`.
-    """
-
-    def __init__(
-        self,
-        paths: Mapping[nn.Module, str],
-        registry: FormulaRegistry,
-        world: World,
-        held: Mapping[str, Named] | None = None,
-        *,
-        backward: bool = False,
-        before_write: Callable[[Any], None] | None = None,
-        recorder: Recorder | None = None,
-        cap: int | None = None,
-        observe_dispatch: bool = True,
-        must_read_masks: bool = False,
-        new_stopwatch: Callable[[], Stopwatch] = Stopwatch,
-        on_leaf: Callable[[torch.Tensor], None] = lambda tensor: None,
-    ) -> None:
-        self.world = world
-        self.recorder = recorder
-        self.storages = LiveStorages(held, cap, world.spec_of_tensor)
-        self.owners = AutogradOwners() if backward else NoOwners()
-        self.observer = Observer(
-            paths,
-            registry,
-            world=world,
-            storages=self.storages,
-            before_write=before_write,
-            recorder=recorder,
-            observe_dispatch=observe_dispatch,
-            must_read_masks=must_read_masks,
-            owners=self.owners,
-            new_stopwatch=StoppedStopwatch if world.is_meta else new_stopwatch,
-            on_leaf=on_leaf,
-        )
-        if recorder is not None:
-            recorder.calls = self.observer.calls
+    world: World
+    storages: LiveStorages
+    owners: NoOwners
+    observer: Observer
+    listener: ChangeListener
+    recorder: NoRecorder
 
     @property
     def calls(self) -> Sequence[Call]:

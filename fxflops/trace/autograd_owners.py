@@ -55,20 +55,20 @@ class AutogradOwners(NoOwners):
     An owner is stored in the autograd node's own metadata, so that no node and no saved tensor is kept alive.
     ``owner_of`` maps the index of each backward call to the index of the forward call whose gradient the backward call computes.
     Calls made by the ``backward`` of an ``autograd.Function`` are not in ``owner_of``: no node of a traced graph makes these calls.
-    With ``follows``, autograd nodes get the hooks that :meth:`following` needs.
+    With ``follows``, autograd nodes get the hooks that :meth:`following` needs. ``keep`` is called with each CPU tensor that a node
+    itself saves (see ``saved_tensor_of``); it is None if such tensors are not counted as memory.
     """
 
     follows_backward = True
 
-    def __init__(self, *, follows: bool = False) -> None:
+    def __init__(self, *, follows: bool = False, keep: Callable[[torch.Tensor], None] | None = None) -> None:
         super().__init__()
         self._follows = follows
         self._handles: list[RemovableHandle] = []
         self._enter: Callable[[Any], None] = lambda owner: None
         self._key = object()
         self._latest_owner: int | None = None
-        self.keep: Callable[[torch.Tensor], None] | None = None
-        """Called with each CPU tensor that a node itself saves (see ``saved_tensor_of``); None if such tensors are not counted as memory."""
+        self._keep = keep
 
     def own(self, owner: Any, value: Any) -> None:
         """Assign to ``owner`` every autograd node that has no owner yet, going backwards from the tensors in ``value``.
@@ -83,8 +83,8 @@ class AutogradOwners(NoOwners):
                 continue
             is_of_function = _is_of_function(node) and isinstance(owner, int)
             node.metadata[self._key] = max(owner - 1, 0) if is_of_function else owner
-            if self.keep is not None and (kept := saved_tensor_of(node)) is not None:
-                self.keep(kept)
+            if self._keep is not None and (kept := saved_tensor_of(node)) is not None:
+                self._keep(kept)
             if self._follows:
                 self._handles.append(node.register_prehook(lambda *_, owner=owner: self._enter(owner)))
             nodes.extend(earlier for earlier, _ in node.next_functions)

@@ -59,6 +59,9 @@ class NoRecorder:
 
     writes_graph = False
 
+    def begin(self, calls: Sequence[Call]) -> None:
+        """Begin a run whose calls the observer appends to ``calls``."""
+
     def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NodeArguments | None:
         """Return the arguments of the next call, with nodes in place of tensors; None if no node is to be added."""
         return None
@@ -72,11 +75,14 @@ class NoRecorder:
     def plain(self, func: Any, node_args: NodeArguments, out: Any, stack: dict[str, tuple[str, type]]) -> None:
         """Add a node if a tensor-valued property was read or set, or a call of a class returned tensors."""
 
+    def returned(self, out: Any) -> None:
+        """Add the output node: the graph returns what the model returned."""
+
 
 class Recorder(NoRecorder):
     """Adds a node for each call when it is made; :meth:`graph` returns the graph.
 
-    ``calls`` is the observer's list of calls. ``calls_of`` maps a node's name to the range of the node's calls. The range is empty
+    ``calls_of`` maps a node's name to the range of the node's calls. The range is empty
     for a node that the graph needs although the model made no such call. Tensors are identified by ``id`` and a weak reference, so
     that recording does not keep tensors alive.
     """
@@ -84,7 +90,7 @@ class Recorder(NoRecorder):
     writes_graph = True
 
     def __init__(self, model: nn.Module, inputs: Mapping[str, Any]) -> None:
-        self.calls: Sequence[Call] = ()
+        self._calls: Sequence[Call] = ()
         self.calls_of: dict[str, range] = {}
         self._calls_assigned = 0
         self._model = model
@@ -104,6 +110,9 @@ class Recorder(NoRecorder):
             self._remember(inputs[name], node)
 
     # Called by the observer
+
+    def begin(self, calls: Sequence[Call]) -> None:
+        self._calls = calls
 
     def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NodeArguments:
         with DisableTorchFunction():
@@ -144,7 +153,6 @@ class Recorder(NoRecorder):
             self.function(func, node_args, out, stack)
 
     def returned(self, out: Any) -> None:
-        """Add the output node: the graph returns what the model returned."""
         with DisableTorchFunction():
             returned = self._argument(out)
             self._follow_modes()
@@ -172,8 +180,8 @@ class Recorder(NoRecorder):
         with DisableTorchFunction():
             self._follow_modes(returned=target == "view_as" and args[0] is args[1])
             node = self._graph.create_node(opcode, target, args, kwargs)
-            self.calls_of[node.name] = range(self._calls_assigned, len(self.calls))
-            self._calls_assigned = len(self.calls)
+            self.calls_of[node.name] = range(self._calls_assigned, len(self._calls))
+            self._calls_assigned = len(self._calls)
             if stack:
                 node.meta["nn_module_stack"] = stack
             file, _, line = author_line().rpartition(":")

@@ -82,7 +82,7 @@ class MetaWorld(World):
     """The world of ``mirror``'s meta tensors, which report ``device`` as their device. ``lessons`` has the memos; None for no memo.
 
     ``observe_dispatch``: the observer's dispatch mode stays on, so functions must not be skipped.
-    ``of``, ``check_origin``, ``form`` and ``forms_of_own`` are the mirror's own methods.
+    ``of``, ``stand_in_of``, ``check_origin``, ``form`` and ``forms_of_own`` are the mirror's own methods.
     """
 
     unrecorded = frozenset(QUERIES)
@@ -114,6 +114,7 @@ class MetaWorld(World):
         self._dtype = get_default_dtype()
         # Use the mirror's methods as this object's own: methods that only call them would double the cost of each call.
         self.of = mirror.of  # type: ignore[method-assign]
+        self.stand_in_of = mirror.let_go  # type: ignore[method-assign]
         self.check_origin = mirror.check_origin  # type: ignore[method-assign]
         self.spec_of_tensor = mirror.spec
         self.form = mirror.form  # type: ignore[method-assign]
@@ -139,7 +140,6 @@ class MetaWorld(World):
                     storages.add_given([tensor], "buffers")
 
             self._mirror.on_stranger = enter_stranger
-        storages.stand_in_of = self._mirror.let_go
 
     def end(self) -> None:
         self._mirror.on_mirrored = lambda *_: None

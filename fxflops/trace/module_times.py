@@ -46,7 +46,6 @@ class ModuleTimes:
         self.steps: list[Step] = []
         self.stopwatch = clock()
         self.times = PhaseTimes(self.stopwatch.now)
-        self.on_step: Callable[[Optimizer], None] = lambda optimizer: None
         self.ran_on: torch.device | None = None
         self._modules = modules
         self._optimizers = optimizers
@@ -56,11 +55,6 @@ class ModuleTimes:
         self._open_calls: list[list[Any]] = []
         self._ended_modules: list[nn.Module] = []  # the module of each finished call since the observer was turned on
         self._own_seconds: list[float] = []  # the seconds of these calls, without the calls inside them
-
-    @property
-    def phases(self) -> ModuleTimes:
-        """The object whose ``on_step`` is set: this observer itself."""
-        return self
 
     def __enter__(self) -> ModuleTimes:
         self._contexts = ExitStack()
@@ -146,7 +140,6 @@ class ModuleTimes:
             queue_callback(partial(self.times.end, BACKWARD))
 
     def _begin_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        self.on_step(optimizer)
         self.times.begin(OPTIMIZER)
 
     def _end_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:

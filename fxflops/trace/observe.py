@@ -40,7 +40,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache, partial
-from types import FunctionType, MethodWrapperType
+from types import CodeType, FunctionType, MethodWrapperType
 from typing import Any
 
 import torch
@@ -84,6 +84,7 @@ from ..torch_internals import (
 from .attention_pairs import Masks, with_learning
 from .autograd_owners import NoOwners, loss_in, roots_of
 from .call_log import CallLog, CallSpecs
+from .changes import ChangeListener
 from .compiler import is_importing_compiler, run_operator, unseen
 from .composed import composing_kernel
 from .device_kernels import SPELLED_BY_OPERATOR
@@ -156,13 +157,13 @@ class Observer:
     modules: the modules to hook, with their paths.
     world: where the tensors are, and how calls get their results; by default real tensors, without a memo.
     storages: tracks the memory of every tensor that a call returns.
-    before_write: called with the tensors that a call may write to, before the call runs.
+    listener: is told which tensors and optimizers the run is about to change.
     recorder: writes a graph of all calls; by default no graph is written.
     observe_dispatch: keep the dispatch mode on. It also sees operators called from C++ or TorchScript, without a torch function.
     must_read_masks: raise NotImplementedError if an attention mask on meta has no values. Masks that have values are always read.
     owners: assigns each call of the backward pass to the module whose gradient the call computes.
     new_stopwatch: makes a stopwatch for each thread.
-    on_leaf: called with each leaf tensor that existed before the run and requires a gradient.
+    runs_model: the code of the function that calls the model; None if the user's own code calls it.
 
     ``calls`` and ``scopes`` are the records; ``steps`` are the outermost module calls, named by the module's path.
     ``stopwatch`` shows the run's time without the observer's overhead. ``lock`` is held while a call runs and is recorded, so that
@@ -177,15 +178,14 @@ class Observer:
         *,
         world: World | None = None,
         storages: LiveStorages | None = None,
-        before_write: Callable[[Any], None] | None = None,
+        listener: ChangeListener | None = None,
         recorder: NoRecorder | None = None,
         observe_dispatch: bool = True,
         must_read_masks: bool = False,
         owners: NoOwners | None = None,
         new_stopwatch: Callable[[], Stopwatch] = Stopwatch,
-        on_leaf: Callable[[torch.Tensor], None] = lambda tensor: None,
+        runs_model: CodeType | None = None,
     ) -> None:
-        self.on_leaf = on_leaf
         self.lock = threading.RLock()
         self.path = ""
         self.failed: tuple[str, str, Any] | None = None
@@ -200,15 +200,18 @@ class Observer:
         self._storages = LiveStorages() if storages is None else storages
         self._recorder = NoRecorder() if recorder is None else recorder
         self._owners = NoOwners() if owners is None else owners
+        self._listener = ChangeListener() if listener is None else listener
+        before_write = self._listener.before_write if self._listener.saves_writes else None
         self._announce_writes = before_write_hook(before_write, self._storages.was_made)
         self._observe_dispatch = observe_dispatch
         self._must_read_masks = must_read_masks
         self._masks = Masks()
         self._threads = Threads()
         self._of_thread(ModuleStack())
-        self.phases = Phases(self._stack, self.times)
+        self.phases = Phases(self._stack, self.times, self._listener, runs_model)
         self.log = CallLog(self.phases, self._owners)
         self.calls = self.log.calls
+        self._recorder.begin(self.calls)
         self._world.begin(self.log, self._storages)
         self._leaves = Leaves(registry)
         self._settings = Settings(self._world.forms_of_own, self._world.spec, self._world.readers)
@@ -735,7 +738,7 @@ class Observer:
                 self._storages.add_given(tensors, category, self._world.device)
                 for tensor in tensors:
                     if tensor.requires_grad and tensor.is_leaf and not self._storages.was_made(tensor):
-                        self.on_leaf(tensor)
+                        self._listener.uses_leaf(tensor)
 
     def _memo_applies(self, in_handler: bool) -> bool:
         """Return whether a call's record currently depends only on its tensors' metadata.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
 from types import CodeType, FrameType, FunctionType
@@ -26,6 +26,7 @@ from ..torch_internals import (
     record_function_enter,
     record_function_exit,
 )
+from .changes import ChangeListener
 from .functions import with_callables
 from .source import frames, is_own
 from .stack import ModuleStack
@@ -44,20 +45,19 @@ class Phases:
     """The current phase of a run; ``stack`` has the run's open module calls.
 
     An optimizer's step reports itself to torch's profiler by two operators, which are observed here. A closure called in a step is
-    not part of the step. ``on_step(optimizer)`` is called when an optimizer's step begins, ``after_step(optimizer)`` when the step
-    has ended. ``times`` is informed when backward passes and optimizers' steps begin and end. ``ran_backward``: the observed code
-    has called ``loss.backward()``.
+    not part of the step. ``listener`` is told when an optimizer's step begins and ends, ``times`` also when a backward pass does.
+    ``runs_model`` is the code of the function of fxflops that calls the model, whose callers are not part of the run; None if
+    the user's own code calls the model. ``ran_backward``: the observed code has called ``loss.backward()``.
     """
 
-    def __init__(self, stack: ModuleStack, times: PhaseTimes) -> None:
-        # Set by code that saves the optimizer's state before a step: watch_of in run/model_run.py, and profile.
-        self.on_step: Callable[[Optimizer], None] = lambda optimizer: None
-        self.after_step: Callable[[Optimizer], None] = lambda optimizer: None
+    def __init__(
+        self, stack: ModuleStack, times: PhaseTimes, listener: ChangeListener, runs_model: CodeType | None = None
+    ) -> None:
+        self._listener = listener
+        self._runs_model = runs_model
         self._open_calls, self._in_backward = stack.open, stack.in_backward
         self._times = times
         self.ran_backward = False
-        # In a run that fxflops makes, the function that calls the model: the callers of this function are not part of the run.
-        self.runs_model: CodeType | None = None
         # The number of open optimizer steps: a step may call the step of another optimizer, or super().step().
         self._open_steps = 0
         # Whether the closure of a step is running.
@@ -126,7 +126,7 @@ class Phases:
         if frame is None:
             return None
         optimizer: Optimizer = frame.f_locals["self"]
-        self.on_step(optimizer)
+        self._listener.before_step(optimizer)
         self._open_steps += 1
         if not self._open_calls and self._open_steps == 1:  # not if another step called it, e.g. by super().step()
             self._times.begin(OPTIMIZER)
@@ -138,7 +138,7 @@ class Phases:
             self._open_steps = max(self._open_steps - 1, 0)
             if not self._open_steps:
                 self._times.end(OPTIMIZER)
-            self.after_step(optimizer)
+            self._listener.after_step(optimizer)
             if all(optimizer is not other for other in self._open_ranges):
                 optimizer._optimizer_step_pre_hooks.pop(self, None)  # type: ignore[call-overload]
 
@@ -151,7 +151,7 @@ class Phases:
             return False
         called_codes = set[CodeType]()
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_code is not self.runs_model:
+        while frame is not None and frame.f_code is not self._runs_model:
             code = frame.f_code
             # Collecting all methods takes long, so avoid it for frames of torch's modules and of fxflops: most calls have only these.
             can_be_optimizer = code.co_filename != MODULE_FILE and not is_own(frame)

@@ -97,6 +97,10 @@ class World:
         """Return this world's counterpart of one of the model's tensors."""
         return tensor
 
+    def stand_in_of(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """Return the meta tensor that stands for one of the model's tensors, and forget this pair; None if there is no such tensor."""
+        return None
+
     def check_origin(self, value: Any) -> None:
         """Check the result of a run for tensors of unknown origin, which show that calls were missed."""
 

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from fxflops.counting.steps import OUTSIDE, StepTime
+from fxflops.counting.steps import StepTime
 from fxflops.meters.timing import Timing
+from fxflops.records import OUTSIDE
 from fxflops.render.conclusion import conclusion
 from fxflops.render.data import TreeRow
 

@@ -5,9 +5,9 @@ from textwrap import dedent
 
 import pytest
 
-from fxflops.counting.steps import OUTSIDE
 from fxflops.counting.uncounted import Missing
 from fxflops.meters.timing import Timing
+from fxflops.records import OUTSIDE
 from fxflops.render.data import TreeRow
 from fxflops.render.summary import flow, summary
 from fxflops.render.text import ANSI, cells
