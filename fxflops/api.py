@@ -237,6 +237,7 @@ def count(
         formulas=formulas,
         strict=strict,
         models=models,
+        lessons=Lessons(),
     )
 
 
@@ -255,9 +256,12 @@ def counted(
     formulas: Formulas | None = None,
     strict: bool = False,
     models: Models | None = None,
-    lessons: Lessons | None = None,
+    lessons: Lessons | None,
 ) -> Report:
-    """Count the model like :func:`count`. Counts of the same model, device and formulas within one user call share ``lessons``."""
+    """Count the model like :func:`count`. Counts of the same model, device and formulas within one user call share ``lessons``.
+
+    Without ``lessons``, results of repeated calls are not reused: this is slow, and tests compare with it.
+    """
     check_flags(backward=backward, strict=strict)
     optimizer = checked_optimizer(optimizer, backward)
     registry, rules = registry_with(formulas), find_convention(convention)

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -240,54 +241,28 @@ def finished_run(subject: Subject, watch: Watch, source: str, trace: str, why: s
 
 
 def run_model(
-    subject: Subject,
-    registry: FormulaRegistry,
-    must_read_masks: bool = False,
-    remembers: bool = True,
-    lessons: Lessons | None = None,
+    subject: Subject, registry: FormulaRegistry, *, must_read_masks: bool = False, lessons: Lessons | None
 ) -> Run:
     """Run the model on the meta device, where no kernel computes and nothing is allocated.
 
     A model that needs values runs on its real tensors instead, and the record has the reason. If such a model is itself on
     meta, all tensors that it creates are on meta, too. A model on fake tensors, or in a FakeTensorMode, runs on the fake tensors.
 
-    With ``must_read_masks``, attention masks without values on meta also cause a run on real tensors. If ``remembers`` is False,
-    results of repeated calls are not reused: every call runs a meta kernel. ``lessons`` are from other runs of the model for this
-    device. Raises InputError if real tensors exceed the cap, RunError if the model raises on real tensors, too.
+    With ``must_read_masks``, attention masks without values on meta also cause a run on real tensors. ``lessons`` has what earlier
+    runs of the model for this device have learned, and gets what this run learns. If it is None, results of repeated calls are not
+    reused: every call runs a meta kernel. Raises InputError if real tensors exceed the cap, RunError if the model raises on real
+    tensors, too.
     """
     if _is_on_fake(subject):
         _check_own_device(subject, "its tensors are fake tensors, whose device is fixed")
         return finished_run(subject, observed_run(subject, registry), "predicted", ON_FAKE)
-    classes = {*map(type, subject.inventory.paths)}
-    if is_sharded(subject.state) or (subject.request.backward and nn.parallel.DistributedDataParallel in classes):
-        return _on_real(subject, registry, "its parameters are distributed over several processes")
+    if why := _reason_for_real_tensors(subject):
+        return _on_real(subject, registry, why)
     if (run := _run_of_loaded_weights(subject, registry)) is not None:
         return run
-    lessons = (lessons or Lessons()) if remembers else None
-    # A callable may step an optimizer, and only dispatch modes observe such a step.
-    observe_dispatch = subject.request.backward or isinstance(subject.model, Called)
-    observe_dispatch = observe_dispatch or any(issubclass(cls, torch.jit.ScriptModule) for cls in classes)
-    # On meta, hooks get stand-ins for parameters, so a hook that looks up its parameter's optimizer would not step it.
-    if (
-        subject.request.backward
-        and not subject.has_meta
-        and (optimizer := held_by_hooks(parameters_of(subject.model))) is not None
-    ):
-        return _on_real(subject, registry, f"hooks on its parameters use an optimizer ({type(optimizer).__name__})")
     failed: Exception | None = None
     try:
-        try:
-            mirror, watch = meta_run(subject, registry, must_read_masks, observe_dispatch, lessons)
-        except (RunError, NotImplementedError):
-            # A backward pass inside the forward may raise unless a dispatch mode is active, because torch's meta kernels are
-            # written in Python: without this mode, the function mode takes a kernel's calls for calls of the model, so its
-            # new_empty() may return a CPU tensor. Only a count for another device tries again; any other count runs on the real
-            # tensors.
-            if observe_dispatch or not subject.is_for_another:
-                raise
-            mirror, watch = meta_run(subject, registry, must_read_masks, observe_dispatch=True, lessons=lessons)
-        if mirror.unknown_origin and not observe_dispatch:
-            mirror, watch = meta_run(subject, registry, must_read_masks, observe_dispatch=True, lessons=lessons)
+        mirror, watch = _meta_run_that_sees_all(subject, registry, must_read_masks, lessons)
         why = mirror.needs_values  # an error that the model itself caught
         if subject.has_meta or not why:
             return finished_run(subject, watch, "predicted", ON_META)
@@ -299,17 +274,47 @@ def run_model(
         return _on_real(subject, registry, why)
     try:
         # Autocast does not apply to tensors that are really on meta.
-        if (
-            subject.is_for_another
-            or subject.request.autocast is not None
-            or isinstance(failed.__cause__, MixedDtypesError)
-        ):
+        has_autocast = subject.request.autocast is not None
+        if subject.is_for_another or has_autocast or isinstance(failed.__cause__, MixedDtypesError):
             raise failed
         return finished_run(subject, observed_run(subject, registry), "predicted", ON_META)
     except RunError:
         raise failed from failed.__cause__
     finally:
         del failed  # breaks the cycle between this frame and the traceback, which would keep the model's tensors alive
+
+
+def _reason_for_real_tensors(subject: Subject) -> str:
+    """Return why the model can only run on its real tensors; "" if it may run on meta."""
+    trains = subject.request.backward
+    is_replicated = trains and nn.parallel.DistributedDataParallel in {*map(type, subject.inventory.paths)}
+    if is_replicated or is_sharded(subject.state):
+        return "its parameters are distributed over several processes"
+    # On meta, hooks get stand-ins for parameters, so a hook that looks up its parameter's optimizer would not step it.
+    optimizer = held_by_hooks(parameters_of(subject.model)) if trains and not subject.has_meta else None
+    return "" if optimizer is None else f"hooks on its parameters use an optimizer ({type(optimizer).__name__})"
+
+
+def _meta_run_that_sees_all(
+    subject: Subject, registry: FormulaRegistry, must_read_masks: bool, lessons: Lessons | None
+) -> tuple[MetaMirror, Watch]:
+    """Observe a run on meta; repeat the run with the dispatch mode on if the function mode alone did not see all calls."""
+    run = partial(meta_run, subject, registry, lessons, must_read_masks=must_read_masks)
+    # A callable may step an optimizer, and only dispatch modes observe such a step.
+    needs_dispatch = subject.request.backward or isinstance(subject.model, Called)
+    if needs_dispatch or any(issubclass(type(module), torch.jit.ScriptModule) for module in subject.inventory.paths):
+        return run(observe_dispatch=True)
+    try:
+        mirror, watch = run(observe_dispatch=False)
+    except (RunError, NotImplementedError):
+        # A backward pass inside the forward may raise unless a dispatch mode is active, because torch's meta kernels are
+        # written in Python: without this mode, the function mode takes a kernel's calls for calls of the model, so its
+        # new_empty() may return a CPU tensor. Only a count for another device tries again; any other count runs on the real
+        # tensors.
+        if not subject.is_for_another:
+            raise
+        return run(observe_dispatch=True)
+    return run(observe_dispatch=True) if mirror.unknown_origin else (mirror, watch)
 
 
 def _on_real(subject: Subject, registry: FormulaRegistry, why: str) -> Run:
@@ -431,7 +436,12 @@ def cap_of(device: torch.device) -> int:
 
 
 def meta_run(
-    subject: Subject, registry: FormulaRegistry, must_read_masks: bool, observe_dispatch: bool, lessons: Lessons | None
+    subject: Subject,
+    registry: FormulaRegistry,
+    lessons: Lessons | None,
+    *,
+    observe_dispatch: bool,
+    must_read_masks: bool = False,
 ) -> tuple[MetaMirror, Watch]:
     """Observe a run of the model on meta. Return the mirror of the model's tensors, which records why a run failed, and the watch."""
     form_of = None if lessons is None else lessons.form_of

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
@@ -43,18 +43,33 @@ from .watch import Watch
 TRACERS = ("auto", "symbolic", "record")
 
 
+class ModelRun(NamedTuple):
+    """An observed run of the model itself. ``calls_of`` maps the name of each graph node to the range of the node's calls in this run."""
+
+    watch: Watch
+    calls_of: Mapping[str, range]
+
+
+class GraphRun(NamedTuple):
+    """An observed run of a graph: the calls of each node, the bytes of each node in forward and backward, and whether the backward ran."""
+
+    calls_of: Mapping[str, list[Call]]
+    bytes_of: tuple[Spans, Spans]
+    ran_backward: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Traced:
     """A model's graph.
 
     ``how`` is "symbolic", "recorded", or "no" for an empty graph. ``why`` is the reason why the graph is not symbolic, or why it is
-    empty. ``recorded`` has the recorded run, and for each node the range of the node's calls in that run.
+    empty. ``model_run`` is the run that was recorded; None for a symbolic graph.
     """
 
     graph_module: fx.GraphModule
     how: str
     why: str = ""
-    recorded: tuple[Watch, Mapping[str, range]] | None = None
+    model_run: ModelRun | None = None
 
 
 def analysis(
@@ -120,13 +135,13 @@ def _recorded(subject: Subject, registry: FormulaRegistry, why: str) -> Traced:
     if loaded_weights(subject, watch):
         watch.release()
         return untraced(subject, registry, "a recorded graph would keep the weights that the model's calls load")
-    return Traced(recorder.graph(), "recorded", why, (watch, recorder.calls_of))
+    return Traced(recorder.graph(), "recorded", why, ModelRun(watch, recorder.calls_of))
 
 
 def untraced(subject: Subject, registry: FormulaRegistry, why: str) -> Traced:
     """Observe a run of the model; return the run with an empty graph. Raises RunError if the model itself raises."""
     watch = observed_run(subject, registry, new_stopwatch=observed_clock_of(subject.device))
-    return Traced(fx.GraphModule({}, fx.Graph()), "no", why, (watch, {}))
+    return Traced(fx.GraphModule({}, fx.Graph()), "no", why, ModelRun(watch, {}))
 
 
 def traced_instead(
@@ -173,29 +188,8 @@ def measure(
 
     Raises RunError if the model raises, TraceError if the calls of a symbolic graph differ from the model's calls.
     """
-    tick()
     graph = trace.graph_module
-    # The graph's run only shows each node's calls and bytes. The report has the model's own calls, matched to the graph's calls.
-    from_meta = _graph_on_meta(subject, graph, registry)
-    graph_calls, bytes_of, graph_ran_backward = from_meta or _watched_graph(
-        subject, graph, registry, subject.request.adds_backward
-    )
-    tick()
-    matched = trace.recorded
-    try:
-        matched = matched or _matched(subject, registry, graph_calls, with_facts=from_meta is None)
-    except (TraceError, RunError, OutOfMemoryError):
-        if from_meta is None:
-            raise
-    if matched is None:
-        # On real tensors the graph may match the model after all; if the graph raises, the error names the node. This is not inside
-        # the handler, since the error's traceback would keep memory in use.
-        graph_calls, bytes_of, graph_ran_backward = _watched_graph(
-            subject, graph, registry, subject.request.adds_backward
-        )
-        matched = _matched(subject, registry, graph_calls, with_facts=True)
-    watch, calls_of = matched
-    source = "predicted" if subject.device.type == "meta" else "storages"
+    graph_run, (watch, calls_of) = _matching_runs(subject, trace, registry, tick)
     # Read these times now, since the record does not keep the times of the calls.
     observed, captured = with_seconds(watch.calls), captured_calls(watch.calls)
     if subject.device.type != "meta":
@@ -204,39 +198,21 @@ def measure(
         runs_per_repeat = 2 + (accelerator_of(subject.device) is not None) + subject.compiled
         tick.expect(expected(observed_seconds, repeats, runs_per_repeat))
     # Make the record before the other passes, since they change the model's tensors, and the watch must not observe these changes.
+    source = "predicted" if subject.device.type == "meta" else "storages"
     run = finished_run(subject, watch, source, f"{trace.how} trace", trace.why)
     measured: dict[str, Any] = {}
     if subject.is_on_meta():
         # A run on meta uses kernels that no device uses (plain products for attention). run_model() predicts a device's kernels.
-        predicted = run_model(subject, registry)
+        predicted = run_model(subject, registry, lessons=Lessons())
         measured = {name: getattr(predicted, name) for name in ("history", "peak", "environment")}
-    accelerator = accelerator_of(subject.device)
+    bytes_of, accelerator = graph_run.bytes_of, accelerator_of(subject.device)
     if accelerator is not None and accelerator.has_statistics:
         tick()
-        bytes_of, peak = _allocated(accelerator, subject, graph, graph_ran_backward)
+        bytes_of, peak = _allocated(accelerator, subject, graph, graph_run.ran_backward)
         measured = {"peak": peak, "source": "allocator"}
     times, compiled = Times(), None
     if subject.device.type != "meta" and repeats != 0:
-        if subject.compiled_model is not None:
-            tick()
-            compiled = first_runs(partial(_with_backward, subject))
-        run_compiled = None if compiled is None or compiled.missing else partial(subject.rewound_call, compiled=True)
-        times = time_nodes(
-            graph,
-            subject.rewound_inputs_by_name,
-            subject.rewound_call,
-            subject.device,
-            repeats,
-            tick,
-            backward=subject.request.adds_backward,
-            graphs_backward=graph_ran_backward,
-            compiled=run_compiled,
-        )
-        if compiled is not None:
-            compiled = with_times(compiled, times)
-            if kernels and not compiled.missing:
-                tick()
-                compiled = _with_kernels(compiled, subject)
+        times, compiled = _timed(subject, graph, graph_run.ran_backward, repeats, tick, kernels)
     kernels_of = _kernels(subject, graph) if kernels else {}
     nodes = tuple(node_of(n, calls_of.get(n.name, range(0)), times, bytes_of, kernels_of) for n in graph.graph.nodes)
     return replace(
@@ -251,9 +227,59 @@ def measure(
     )
 
 
-def _graph_on_meta(
-    subject: Subject, graph: fx.GraphModule, registry: FormulaRegistry
-) -> tuple[Mapping[str, list[Call]], tuple[Spans, Spans], bool] | None:
+def _matching_runs(
+    subject: Subject, trace: Traced, registry: FormulaRegistry, tick: Progress
+) -> tuple[GraphRun, ModelRun]:
+    """Run the graph, on meta if possible, and the model itself, if it was not recorded. The calls of the two runs match.
+
+    The graph's run only shows each node's calls and bytes. The report has the model's own calls.
+    """
+    tick()
+    on_meta = _graph_on_meta(subject, trace.graph_module, registry)
+    graph_run = on_meta or _watched_graph(subject, trace.graph_module, registry, subject.request.adds_backward)
+    tick()
+    if trace.model_run is not None:
+        return graph_run, trace.model_run
+    try:
+        return graph_run, _matched(subject, registry, graph_run, with_facts=on_meta is None)
+    except (TraceError, RunError, OutOfMemoryError):
+        if on_meta is None:
+            raise
+    # On real tensors the graph may match the model after all; if the graph raises, the error names the node. This is not inside
+    # the handler, since the error's traceback would keep memory in use.
+    graph_run = _watched_graph(subject, trace.graph_module, registry, subject.request.adds_backward)
+    return graph_run, _matched(subject, registry, graph_run, with_facts=True)
+
+
+def _timed(
+    subject: Subject, graph: fx.GraphModule, graphs_backward: bool, repeats: int | str, tick: Progress, kernels: bool
+) -> tuple[Times, Compiled | None]:
+    """Time the model, its graph's nodes, and the compiled model, if there is one; with ``kernels``, also the compiled kernels."""
+    compiled: Compiled | None = None
+    if subject.compiled_model is not None:
+        tick()
+        compiled = first_runs(partial(_with_backward, subject))
+    run_compiled = None if compiled is None or compiled.missing else partial(subject.rewound_call, compiled=True)
+    times = time_nodes(
+        graph,
+        subject.rewound_inputs_by_name,
+        subject.rewound_call,
+        subject.device,
+        repeats,
+        tick,
+        backward=subject.request.adds_backward,
+        graphs_backward=graphs_backward,
+        compiled=run_compiled,
+    )
+    if compiled is not None:
+        compiled = with_times(compiled, times)
+        if kernels and not compiled.missing:
+            tick()
+            compiled = _with_kernels(compiled, subject)
+    return times, compiled
+
+
+def _graph_on_meta(subject: Subject, graph: fx.GraphModule, registry: FormulaRegistry) -> GraphRun | None:
     """Do the same as :func:`_watched_graph` on meta, without computing, since live storages are the same on meta.
 
     Return None if a real run is necessary: for a backward pass, a graph that needs values, or tensors of unknown origin.
@@ -280,13 +306,11 @@ def _graph_on_meta(
         watch.release()
     if mirror.needs_values or mirror.unknown_origin:
         return None
-    return collector.calls_of, (memory.bytes, {}), False
+    return GraphRun(collector.calls_of, (memory.bytes, {}), ran_backward=False)
 
 
-def _watched_graph(
-    subject: Subject, graph: fx.GraphModule, registry: FormulaRegistry, with_backward: bool
-) -> tuple[Mapping[str, list[Call]], tuple[Spans, Spans], bool]:
-    """Run the graph; return the calls of each node, the bytes of each node in forward and backward, and whether the backward ran.
+def _watched_graph(subject: Subject, graph: fx.GraphModule, registry: FormulaRegistry, with_backward: bool) -> GraphRun:
+    """Run the graph.
 
     The bytes are from live storages. A graph has no gradient checkpointing. So if the model overwrites a result that its own
     backward pass recomputes, the graph's backward pass raises. The nodes then have no backward times and bytes.
@@ -304,16 +328,14 @@ def _watched_graph(
             raise
         return _watched_graph(subject, graph, registry, False)
     watch.release()
-    return collector.calls_of, (memory.bytes, backward_memory.bytes), with_backward
+    return GraphRun(collector.calls_of, (memory.bytes, backward_memory.bytes), with_backward)
 
 
-def _matched(
-    subject: Subject, registry: FormulaRegistry, graph_calls: Mapping[str, list[Call]], with_facts: bool
-) -> tuple[Watch, dict[str, range]]:
-    """Observe a run of the model. Return the run, and for each node of a symbolic graph the range of the node's calls in that run.
+def _matched(subject: Subject, registry: FormulaRegistry, graph_run: GraphRun, with_facts: bool) -> ModelRun:
+    """Observe a run of the model, and match its calls to the calls of a symbolic graph.
 
-    ``graph_calls`` are the calls of each node in a run of the graph. The model may make more calls, since a call that depends on no
-    input, such as ``self.scale ** 2`` for a buffer, is a constant in the graph. Facts about values, e.g. the number of pairs
+    The model may make more calls than the graph, since a call that depends on no input, such as ``self.scale ** 2`` for a buffer, is
+    a constant in the graph. Facts about values, e.g. the number of pairs
     that a mask leaves, are compared only ``with_facts``, since some facts are unknown on meta. Raises TraceError if the graph makes
     calls that the model does not make, or makes the model's calls in another order.
     """
@@ -321,7 +343,7 @@ def _matched(
     own_calls = [_comparable(call, with_facts) for call in watch.observer.calls if call.phase in PARTS[PHASES[0]]]
     calls_of: dict[str, range] = {}
     end = 0
-    for name, calls in graph_calls.items():
+    for name, calls in graph_run.calls_of.items():
         wanted = [_comparable(call, with_facts) for call in calls]
         # Find the next place where the model makes this node's calls in a row; a node without calls fits anywhere.
         starts = (i for i in range(end, len(own_calls)) if own_calls[i : i + len(wanted)] == wanted)
@@ -334,7 +356,7 @@ def _matched(
             )
         end = first + len(wanted)
         calls_of[name] = range(first, end)
-    return watch, calls_of
+    return ModelRun(watch, calls_of)
 
 
 def _comparable(call: Call, with_facts: bool) -> tuple[Any, ...]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import pytest
 from torch import nn
 
 import fxflops
-from fxflops import api
+from fxflops.api import counted
 from fxflops.report.report import Report
 from fxflops.run import model_run
 
@@ -36,15 +35,13 @@ def facts_of(report: Report) -> dict[str, Any]:
 
 def kernels_asked(model: nn.Module, *args: Any, **settings: Any) -> Report:
     """The count of a run in which every call goes to the kernels of meta."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(api, "run_model", partial(model_run.run_model, remembers=False))
-        return fxflops.count(model, *args, **settings)
+    return counted(model, *args, lessons=None, **settings)
 
 
 def computed(model: nn.Module, *args: Any, **settings: Any) -> Report:
     """The count of a run on the real tensors."""
 
-    def refuse(*_: Any) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
         raise NotImplementedError
 
     with pytest.MonkeyPatch.context() as patch:

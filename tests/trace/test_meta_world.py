@@ -375,9 +375,12 @@ def test_what_a_model_cached_before_is_no_stranger(monkeypatch: pytest.MonkeyPat
     model(x)
     runs: list[bool] = []
     on_meta = model_run.meta_run
-    monkeypatch.setattr(
-        model_run, "meta_run", lambda *args, **strays: (runs.append(bool(strays)), on_meta(*args, **strays))[1]
-    )
+
+    def noted(*args: Any, observe_dispatch: bool, **options: Any) -> Any:
+        runs.append(observe_dispatch)
+        return on_meta(*args, observe_dispatch=observe_dispatch, **options)
+
+    monkeypatch.setattr(model_run, "meta_run", noted)
     assert fxflops.count(model, x).total_flops == 2 * 2 * 8 * 8 + 2 * 8
     assert runs == [False]
     assert_same(model, x)
