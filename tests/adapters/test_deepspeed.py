@@ -346,7 +346,9 @@ class Unknown(nn.Module):
         return torch.ops.fxflops_profiled.scan(self.layer(x))
 
 
-NOT_COUNTED = r"a lower bound: it does not include fxflops_profiled::scan; fxflops.count\(model, args\).recipe\(\) returns code"
+NOT_COUNTED = (
+    r"a lower bound: it does not include fxflops_profiled::scan; fxflops.count\(model, args\).recipe\(\) returns code"
+)
 
 
 @pytest.fixture
