@@ -452,7 +452,7 @@ KEEPS_ITS_NUMBER = ("MulBackward0", "DivBackward0")
 """Autograd nodes that multiply or divide the gradient by a Python number, and keep this number as a CPU tensor."""
 
 
-def kept_by(node: Any) -> torch.Tensor | None:
+def saved_tensor_of(node: Any) -> torch.Tensor | None:
     """Return the CPU tensor that an autograd node keeps besides its function's arguments; None for most nodes.
 
     The tensor is the number in a product or quotient, or the random state that checkpoint keeps with ``use_reentrant=True``. A number

@@ -242,7 +242,7 @@ class JitModelAnalysis:
         """Return the same as ``_owned``, but each node comes with all modules that were running, as read from a recorded graph."""
         registry = registry_with(python_ops())
         with prepared_subject(self._model, self._inputs, None, "as_is", False) as subject:
-            recorder = Recorder(subject.model, subject.bound())
+            recorder = Recorder(subject.model, subject.rewound_inputs_by_name())
             run = finished_run(subject, observed_run(subject, registry, recorder), "storages", "recorded trace")
         report = Report(run, find_convention(CONVENTION), registry, None)
         callers = {

@@ -38,7 +38,7 @@ from ..torch_internals import (
     current_graph_task_id,
     triton_kernel_of,
 )
-from ..trace.autograd_owners import node_of
+from ..trace.autograd_owners import grad_node_of
 from ..trace.modes import has_own_dispatch
 from ._arguments import lower_bound
 
@@ -258,7 +258,7 @@ class _Modules:
     def _mark(self, value: Any) -> None:
         """Store the running modules in the autograd nodes of these tensors, and in all earlier nodes that store no modules yet."""
         names = self.names()
-        found: list[Any] = [node_of(tensor) for tensor in tensors_in(value) if tensor.requires_grad]
+        found: list[Any] = [grad_node_of(tensor) for tensor in tensors_in(value) if tensor.requires_grad]
         while found:
             node = found.pop()
             if node is not None and self not in node.metadata:

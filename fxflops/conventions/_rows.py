@@ -69,7 +69,7 @@ def conv_padded_alike(
 ) -> Cost:
     """input[n, g*i, *s], weight[o, i, *k] -> out[n, o, *m]: 2 i prod(k) per output, and 1 with a bias.
 
-    For padding="same", the tool pads both sides equally. This gives 1 output less in each dim where the total padding is odd.
+    For padding="same", the tool pads both sides equally. Equal padding gives 1 output less in each dim where the total padding is odd.
     """
     n, o, *sizes = out
     if padding == "same" and padding_mode == "zeros":
@@ -95,7 +95,7 @@ def local_response_norm(input: Spec, size: int, *, out: Spec) -> Cost:
 
 
 def product(input: Spec, other: Spec, *, out: Spec) -> Cost:
-    """input[*, m, k] @ other[*, k, n] -> out: 2n per element of input, ignoring broadcasting; with a vector other[k], 2k."""
+    """input[*, m, k] @ other[*, k, n] -> out: 2n per element of input, ignoring broadcasting; 2k per element if other is a vector[k]."""
     macs = input.numel() * other[-1]
     return Cost(macs, others=2 * macs)
 

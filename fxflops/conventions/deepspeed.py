@@ -4,17 +4,17 @@ The profiler replaces functions of torch.nn.functional and of torch, and methods
 charge FLOPs for each call. RNNs are charged by hooks. A replaced function is also charged when torch's own functions
 call it, so F.local_response_norm has four charges. Python's operators are free, except ``x @ y``. torch.softmax and
 Tensor.baddbmm are free too. The profiler prints MACs beside its flops: see the convention ``deepspeed_macs``. The
-profiler's separate package of 2023 is the convention ``flops_profiler``.
+convention ``flops_profiler`` counts like the profiler's separate package of 2023.
 
-If the tool raises an error, the count here is what the tool's rules intend. This happens for
-F.scaled_dot_product_attention and pools with inputs passed by name, and for images without a batch dimension. The same
-holds for transposed convolutions of an unbatched image, which the tool reads as a batch.
+If the tool raises an error, the count here is what the tool's rules intend. The tool raises errors for
+F.scaled_dot_product_attention and pools with inputs passed by name, and for images without a batch dimension. The count
+is also what the rules intend if the tool reads an unbatched image as a batch (transposed convolutions).
 
 One difference remains: the tool's number depends on how a function is looked up. The tool misses a function that was
 imported by name before the tool replaced it (``from torch.nn.functional import gelu``), the second name of a function
-(torch.conv2d is F.conv2d), and Python's ``sum`` of tensors. Here ``sum`` counts, because fxflops sees the same calls as
-for ``x.add(y)``. The tool charges F.upsample twice: for itself, and for the F.interpolate that F.upsample calls. For
-the same reason, it charges einops.einsum twice: einops.einsum calls torch.einsum.
+(torch.conv2d is F.conv2d), and Python's ``sum`` of tensors. fxflops counts ``sum``, because it sees the same calls for
+``sum`` and for ``x.add(y)``. The tool charges F.upsample twice: for itself, and for the F.interpolate that F.upsample
+calls. The tool also charges einops.einsum twice, because einops.einsum calls torch.einsum.
 """
 
 from __future__ import annotations

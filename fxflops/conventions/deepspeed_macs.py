@@ -1,7 +1,7 @@
-"""The MACs that DeepSpeed's flops profiler prints beside its flops. The flops are the convention ``deepspeed``.
+"""The MACs that DeepSpeed's flops profiler prints beside its flops. The convention ``deepspeed`` counts the flops.
 
 The MACs cover linear layers, convolutions, scaled_dot_product_attention, ``x @ y``, matmul, mm, bmm, addmm and
-torch.baddbmm. They do not cover einsum or RNNs.
+torch.baddbmm. The MACs do not cover einsum or RNNs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The MACs that flops-profiler 0.1.2 prints beside its flops. The flops are the convention ``flops_profiler``.
+"""The MACs that flops-profiler 0.1.2 prints beside its flops. The convention ``flops_profiler`` counts the flops.
 
 The MACs cover linear layers, convolutions, and matmul, mm, bmm, addmm and baddbmm (called as torch functions or as
-tensor methods). They do not cover ``x @ y``, scaled_dot_product_attention, einsum or RNNs.
+tensor methods). The MACs do not cover ``x @ y``, scaled_dot_product_attention, einsum or RNNs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The flops of fvcore 0.1.5 (https://github.com/facebookresearch/fvcore/blob/main/docs/flop_count.md): 1 per multiply-accumulate.
 
-fvcore traces the model with torch.jit. It counts 1 per multiply-accumulate of linear, matmul, mm, bmm, addmm, einsum
-and convolutions; biases are free. It counts normalizations, adaptive_avg_pool2d, grid_sample, and nearest and bilinear
-upsampling of images by their number of elements. Every other operator in the trace counts 0, e.g.
+fvcore traces the model with torch.jit. fvcore counts 1 per multiply-accumulate of linear, matmul, mm, bmm, addmm,
+einsum and convolutions; biases are free. fvcore counts normalizations, adaptive_avg_pool2d, grid_sample, and nearest
+and bilinear upsampling of images by their number of elements. Every other operator in the trace counts 0, e.g.
 scaled_dot_product_attention, RNN layers (not RNN cells), baddbmm, mv, and convolutions with ``padding="same"``.
 ResNet-50 has 4111512576.
 

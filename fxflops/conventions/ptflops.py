@@ -43,7 +43,7 @@ from ._rows import (
 
 
 def hook_of(cls: type) -> Callable[[Scope], int] | None:
-    """Return the rule for a module class; None if it has no rule. Classes of other libraries are looked up by name, without an import."""
+    """Return the rule for a module class; None if the class has no rule. Classes of other libraries are looked up by name, without an import."""
     return HOOKS.get(cls) or HOOKS.get(f"{cls.__module__}.{cls.__qualname__}")
 
 

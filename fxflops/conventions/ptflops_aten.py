@@ -5,11 +5,11 @@ for each bias that they add. This covers linear layers, matmul, einsum and RNNs.
 scaled_dot_product_attention, baddbmm, a product by a vector.
 
 ptflops's number depends on the kernel that torch chooses; here the count does not depend on it. On a CPU, torch
-computes an LSTM of float32 tensors by a single kernel, which the tool skips. Here such an LSTM counts the products that
-it consists of on other devices. A program that calls this kernel by name, e.g. a program recorded by make_fx, counts 0
-on every device. Attention always counts 0, as for the fused kernel, even where torch computes attention by plain
-products. A bias always counts, even where torch adds the bias in a separate operator because the input of the linear
-layer is not contiguous.
+computes an LSTM of float32 tensors by a single kernel, which the tool skips. Here the LSTM counts the products that
+torch computes for it on other devices. A program that calls this kernel by name, e.g. a program recorded by make_fx,
+counts 0 on every device. Attention always counts 0, as for the fused kernel, even where torch computes attention by
+plain products. A bias always counts, even where torch adds the bias in a separate operator because the input of the
+linear layer is not contiguous.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ OPERATORS: dict[OpOverloadPacket, Callable[..., int]] = {
 }
 """The formulas for the dispatched operators that the tool counts."""
 KERNELS = [aten.mkldnn_rnn_layer, cudnn_rnn, aten.miopen_rnn]
-"""Operators that compute a whole recurrent layer. The tool skips them."""
+"""Operators that compute a whole recurrent layer and that the tool skips."""
 
 CONVENTION = Convention(
     "ptflops_aten",

@@ -63,7 +63,7 @@ def recurrent(
     proj_size: int,
     out: Any,
 ) -> Cost:
-    """input[a, b, i] -> out[a, b, h]: for each of a*b steps, 1 per weight and bias of each layer, and its pointwise operations.
+    """input[a, b, i] -> out[a, b, h]: for each of a*b steps, 1 per weight and bias of each layer, plus the layer's pointwise operations.
 
     A bidirectional layer is charged twice as much.
     """
@@ -74,7 +74,7 @@ def recurrent(
 
 
 def recurrent_cell(input: Spec, weight_ih: Spec, hidden_size: int, bias: bool, *, out: Any) -> Cost:
-    """input[b, i] -> out[b, h]: for each of b samples, 1 per weight and bias of the cell, and its pointwise operations."""
+    """input[b, i] -> out[b, h]: for each of b samples, 1 per weight and bias of the cell, plus the cell's pointwise operations."""
     return Cost(others=input[0] * cell(weight_ih, input[1], hidden_size, hidden_size, bias))
 
 

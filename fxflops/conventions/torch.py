@@ -8,8 +8,8 @@ convolutions: torch computes a complex convolution as three real ones. Formulas 
 ``register_flop_formula`` are applied.
 
 FlopCounterMode's own number depends on the device, the grad mode and the kernel, because some kernels of an operator
-have no formula: attention on a CPU before torch 2.15, oneDNN's RNNs, fused encoder layers. This convention counts these
-kernels too.
+have no formula: attention on a CPU before torch 2.15, oneDNN's RNNs, fused encoder layers. This convention also counts
+kernels without a formula.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ..torch_internals import OpOverload, OpOverloadPacket
 from ._convention import CONVENTIONS, Convention
 
 FLOP_COUNTER = "torch.utils.flop_counter"
-"""The module that contains torch's registry of formulas. If it is not imported yet, no formula can be registered, so it is not read."""
+"""The module that contains torch's registry of formulas. The registry is read only if the module is already imported."""
 COUNTED = frozenset(
     """
     addmm attention attention_backward baddbmm conv conv_transpose corrcoef cov gru gru_cell inner linear
@@ -52,7 +52,7 @@ REAL_PARTS = {"conv": 3, "conv_transpose": 3}
 def doubled(cost: Cost, ran: Operation) -> Cost:
     """2 per multiply-accumulate, nothing for anything else; operators of libraries other than aten count 0.
 
-    The fused backward kernel of attention recomputes the scores. This is one more product, besides the 4 products of the gradients.
+    The fused backward kernel of attention recomputes the scores, which adds one product to the 4 products of the gradients.
     """
     if not _is_counted(ran):
         return Cost(macs=cost.macs)

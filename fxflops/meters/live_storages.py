@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..errors import InputError
-from ..model.hidden import hidden
+from ..model.hidden import hidden_from_modes
 from ..model.holders import Holders
 from ..model.pytree import stored, tensors_given
 from ..model.tensor_state import aliases_of
@@ -24,7 +24,7 @@ Named = Iterable[tuple[str, torch.Tensor]]
 """Pairs of a name and a tensor, as ``named_parameters()`` yields them."""
 
 
-class Span(NamedTuple):
+class MemoryMark(NamedTuple):
     """The state when a call began: the length of the list of changes, the live bytes, the peak so far, the number of
     changes up to that peak, and the bytes of storages from before the run that were first seen during it."""
 
@@ -60,7 +60,7 @@ class LiveStorages:
     it would be one more Python call for each call that is counted.
 
     ``held`` has the tensors that are alive from beginning to end, by category and name. ``spec(tensor)`` returns a tensor's spec.
-    If the live storages exceed ``cap`` bytes, InputError is raised, before memory runs out. ``holders`` finds the held tensors
+    If the live storages exceed ``cap`` bytes, InputError is raised, before memory runs out. ``replaceable`` finds the held tensors
     that the run nevertheless drops. ``was_there(tensor)`` returns whether a tensor that no call has made existed when the run
     began. ``stand_in_of(tensor)`` returns the meta tensor that stands for a tensor in the run, and makes the run forget this pair.
     ``counts_meta`` is False in a run on another device, where torch uses meta tensors only to infer shapes, so that they hold no
@@ -79,7 +79,7 @@ class LiveStorages:
         self.cap = cap
         self.counts_meta = True
         self.counts_random_states = False
-        self.holders: Holders | None = None
+        self.replaceable: Holders | None = None
         # Set when a run begins: was_there by watch_of in run/model_run.py, stand_in_of by the meta world.
         self.was_there: Callable[[torch.Tensor], bool] = lambda tensor: True
         self.stand_in_of: Callable[[torch.Tensor], torch.Tensor | None] = lambda tensor: None
@@ -113,7 +113,7 @@ class LiveStorages:
         for category, named in (held or {}).items():
             self._hold(named, category, spec)
 
-    @hidden
+    @hidden_from_modes
     def _hold(self, named: Named, category: str, spec: Callable[[torch.Tensor], Spec]) -> None:
         """Track tensors that are alive before and after the run."""
         held, entries, changes, strided = self._held, self._entries, self._changes, torch.strided
@@ -178,7 +178,7 @@ class LiveStorages:
         self._read_sizes()
         if self.counts_random_states and (hook := saving_hook()) is not None:
             self._enter_random_state(hook)
-        if self.live + nbytes > self.peak and self.holders is not None:
+        if self.live + nbytes > self.peak and self.replaceable is not None:
             self._remove_replaced()
         entries, call = self._entries, self.current_call
         entry = len(entries.specs)
@@ -214,7 +214,7 @@ class LiveStorages:
     def end_run(self) -> None:
         """Drop all references to the model and to the run's stand-ins."""
         self._handed_out, self._handed_out_before = {}, OrderedDict()
-        self.holders, self.stand_in_of, self.was_there = None, lambda tensor: None, lambda tensor: True
+        self.replaceable, self.stand_in_of, self.was_there = None, lambda tensor: None, lambda tensor: True
         self._may_leave = {}
 
     def may_leave(self, tensor: torch.Tensor) -> None:
@@ -256,7 +256,7 @@ class LiveStorages:
         """Stop counting storages that the model held when the run began and has since replaced. Needed only before a new peak."""
         if self._may_leave:
             self._remove_left()
-        for tensors in () if self.holders is None else self.holders.let_go():
+        for tensors in () if self.replaceable is None else self.replaceable.let_go():
             stand_ins = [stand_in for t in tensors if (stand_in := self.stand_in_of(t)) is not None]
             storage = tensors[0].untyped_storage()
             entry = self._held.get(storage._cdata)
@@ -552,14 +552,14 @@ class LiveStorages:
         """Set the peak to the bytes alive now."""
         self.peak = self.live
 
-    def begin(self) -> Span:
+    def begin(self) -> MemoryMark:
         """Begin to measure a call; pass the result to :meth:`end`."""
         self._read_sizes()
-        span = Span(len(self._changes), self.live, self.peak, self._peak_after, self._bytes_met)
+        span = MemoryMark(len(self._changes), self.live, self.peak, self._peak_after, self._bytes_met)
         self.peak = self.live
         return span
 
-    def end(self, span: Span, arguments: Any = ()) -> tuple[int, tuple[tuple[Spec, int], ...]]:
+    def end(self, span: MemoryMark, arguments: Any = ()) -> tuple[int, tuple[tuple[Spec, int], ...]]:
         """Return the bytes that a call leaves behind and, if more bytes were alive during the call, the storages at that peak.
 
         Each storage is a spec and its change in bytes since the call began. Storages of ``arguments`` are excluded: they may have
@@ -586,7 +586,7 @@ class LiveStorages:
         self._read_sizes()
         if self.live + sum([nbytes for _, nbytes in transients if nbytes > 0]) <= self.peak:
             return
-        if self.holders is not None:
+        if self.replaceable is not None:
             self._remove_replaced()
         entries_and_bytes = [(self._entries.add(spec, self.current_call), nbytes) for spec, nbytes in transients]
         for entry, nbytes in entries_and_bytes:

@@ -12,7 +12,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def hidden(function: Callable[P, R]) -> Callable[P, R]:
+def hidden_from_modes(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a function that reads tensors before or after a run, so that no ``__torch_function__`` sees these reads.
 
     A user's mode must not see them. Also, under ``with torch.device("meta"):`` each read takes about six times as long.

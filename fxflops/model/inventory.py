@@ -17,7 +17,7 @@ from ..errors import InputError
 from ..records import Module, Params
 from ..records.tensors import ORDINARY, is_dense
 from ..torch_internals import graphs_of, packed_in_script
-from .hidden import hidden
+from .hidden import hidden_from_modes
 from .modules import ByIdentity, class_name, modules_of
 from .pytree import stored, unpacked
 
@@ -43,7 +43,7 @@ class Inventory:
     ``shapeless`` are lazy modules whose parameters have no shape yet. Raises InputError if there are lazy modules, unless ``lazy``.
     """
 
-    @hidden
+    @hidden_from_modes
     def __init__(self, model: nn.Module, lazy: bool = False) -> None:
         self.paths, self.aliases = modules_of(model)
         self._name = type(model).__name__
@@ -90,7 +90,7 @@ class Inventory:
                 )
 
     @cached_property
-    @hidden
+    @hidden_from_modes
     def contents(self) -> tuple[tuple[Module, ...], Params]:
         """The modules and the parameter totals that a report shows."""
         sizes = [_local_numel(parameter) for _, parameter in self.params]

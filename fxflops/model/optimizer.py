@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from ..errors import InputError
 from ..records.containers import items_of, pairs_of
 from ..records.tensors import ORDINARY, is_dense
-from .hidden import hidden
+from .hidden import hidden_from_modes
 from .modules import parameters_of
 from .pytree import NOTHING, value_at
 from .reach import places_in, reached, set_at
@@ -249,7 +249,7 @@ def holders_in(optimizer: OptimizerLike | None) -> list[Any]:
     return [each for _, each in reached(optimizer)] if is_optimizer(optimizer) else []
 
 
-@hidden
+@hidden_from_modes
 def held_by_hooks(parameters: Iterable[Any]) -> Optimizer | None:
     """Return an optimizer that is reachable from the hooks of parameters, or None. Such hooks may step it in a backward pass."""
     hook_groups = [(vars(p), p._post_accumulate_grad_hooks, p._backward_hooks) for p in parameters]

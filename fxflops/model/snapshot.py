@@ -27,7 +27,7 @@ from ..torch_internals import (
     set_attribute_of_script,
 )
 from .generators import Generator, generator_of, global_states
-from .hidden import hidden
+from .hidden import hidden_from_modes
 from .outside import Outside, holds_tensors
 from .pytree import (
     OPAQUE,
@@ -72,7 +72,7 @@ class Snapshot:
     are not restored. ``reached`` are more such objects, and tensors that are restored if a call writes to them.
     """
 
-    @hidden
+    @hidden_from_modes
     def __init__(
         self,
         modules: Iterable[nn.Module],
@@ -228,7 +228,7 @@ class Snapshot:
             state = [tensor for tensor in tensors if id(tensor) not in self._own_tensors]
             self._stepped[id(optimizer)] = optimizer, Snapshot((), state, objects=holders)
 
-    @hidden
+    @hidden_from_modes
     def rewind(self) -> None:
         """Restore the state at the time of the snapshot."""
         for _, stepped in self._stepped.values():

@@ -1,6 +1,6 @@
 """Properties of ops besides their counts. A trait is the set of ops that have one property.
 
-Ops are added to a trait where they are registered: ``zero("create", *named("empty"), op="empty", traits=[EMPTY])``. A trait
+Ops are added to a trait where they are registered: ``zero("create", *named("empty"), op="empty", traits=[UNINITIALIZED])``. A trait
 contains the names and the targets of its ops.
 """
 
@@ -20,7 +20,7 @@ SHARING: Trait = set()  # exposes a tensor's memory, so that other code can writ
 
 # Results
 FACTORIES: Trait = set()  # a tensor on the requested device
-EMPTY: Trait = set()  # a tensor with uninitialized memory
+UNINITIALIZED: Trait = set()  # a tensor with uninitialized memory
 GIVEN: Trait = set()  # a tensor of the values passed in
 SEQUENCES: Trait = set()  # a tensor of a sequence of numbers
 INTEGERS: Trait = set()  # a tensor of integers, unless a dtype is passed

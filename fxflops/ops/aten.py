@@ -15,7 +15,7 @@ from ..records import COMMUNICATION, Cost, FormulaFunction, Operation, Spec
 from ..torch_internals import OpOverload, OpOverloadPacket
 from ._apply import apply
 from ._registry import BASE, Formula, zero
-from ._traits import EMPTY
+from ._traits import UNINITIALIZED
 from .elementwise import pointwise
 from .free import CHECK, QUERY
 
@@ -79,7 +79,7 @@ for _reason, _space, _names in (
     (CHECK, "aten", CHECKED),
 ):
     zero(_reason, *(f"{_space}::{_name}" for _name in _names))
-zero("create", "aten::empty_quantized", op="empty_quantized", traits=[EMPTY])
+zero("create", "aten::empty_quantized", op="empty_quantized", traits=[UNINITIALIZED])
 
 
 def aten_rule(overload: OpOverload) -> Formula | None:

@@ -17,7 +17,6 @@ from ..torch_internals import assertion
 from ._extend import ANY, ESCAPE, FORMAT, Cost, Spec, formula, named, shape, stores, zero
 from ._traits import (
     COPIES,
-    EMPTY,
     FACTORIES,
     GIVEN,
     INTEGERS,
@@ -28,6 +27,7 @@ from ._traits import (
     RESHAPING,
     SEQUENCES,
     SHARING,
+    UNINITIALIZED,
     UNREAD,
     Trait,
 )
@@ -91,8 +91,8 @@ MOVE = [
     ),
 ]
 CREATE = [
-    *free("create", "empty empty_strided empty_permuted", FACTORIES, EMPTY),
-    *free("create", "empty_like new_empty new_empty_strided", FACTORIES, EMPTY, UNREAD),
+    *free("create", "empty empty_strided empty_permuted", FACTORIES, UNINITIALIZED),
+    *free("create", "empty_like new_empty new_empty_strided", FACTORIES, UNINITIALIZED, UNREAD),
     *free("create", "zeros ones full eye rand randn", FACTORIES),
     *free("create", "zeros_like ones_like full_like rand_like randn_like", FACTORIES, UNREAD),
     *free("create", "new_zeros new_ones new_full", FACTORIES, UNREAD),

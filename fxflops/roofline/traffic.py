@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import torch
 
-from ..ops._traits import EMPTY, LOOKUPS, MAYBE_NOTHING, OVERWRITES
+from ..ops._traits import LOOKUPS, MAYBE_NOTHING, OVERWRITES, UNINITIALIZED
 from ..records import COMMUNICATION, Call, Counted, Spec, specs_in
 from .windows import unread_bytes
 
@@ -47,7 +47,7 @@ def traffic_of(counted: Counted, each_row: bool = False) -> Traffic:
     if call.op in OVERWRITES:  # the first argument is only written
         return Traffic(_sum(inputs[1:]), _sum(out) or _sum(specs_in(call.args[-1])))
     if reason == "create":
-        return Traffic() if call.op in EMPTY else Traffic(0, _sum(out))
+        return Traffic() if call.op in UNINITIALIZED else Traffic(0, _sum(out))
     if reason and (reason != "move" or not out):
         return Traffic()
     alike = out[:1] == inputs[:1] and [spec.dtype for spec in out[:1]] == [spec.dtype for spec in inputs[:1]]

@@ -18,7 +18,7 @@ from ..errors import FxflopsError, InputError, RunError
 from ..meters.accelerator import accelerator_of
 from ..meters.live_storages import LiveStorages
 from ..meters.stopwatch import Stopwatch
-from ..model.hidden import hidden
+from ..model.hidden import hidden_from_modes
 from ..model.holders import Holders
 from ..model.modules import Called, class_name, parameters_of
 from ..model.optimizer import (
@@ -166,7 +166,7 @@ def observe(subject: Subject, watch: Watch) -> Watch:
     return watch
 
 
-@hidden
+@hidden_from_modes
 def _label_gradients(subject: Subject, watch: Watch) -> None:
     params = [(name, watch.world.of(parameter)) for name, parameter in subject.held["params"]]
     watch.storages.label(gradients_of(params), "gradients")
@@ -184,7 +184,7 @@ def observed_run(
     return observe(subject, watch_of(subject, registry, recorder=recorder, cap=cap, new_stopwatch=new_stopwatch))
 
 
-@hidden
+@hidden_from_modes
 def finished_run(subject: Subject, watch: Watch, source: str, trace: str, why: str = "", **measured: Any) -> Run:
     """Return the record of a finished run, and release the watch. The device of a run on meta is the subject's ``count_for``.
 
@@ -312,7 +312,7 @@ def _run_of_loaded_weights(subject: Subject, registry: FormulaRegistry) -> Run |
     )
 
 
-@hidden
+@hidden_from_modes
 def _awaits_weights(subject: Subject) -> bool:
     """Return whether the inputs are real, and a hook or a replaced forward may load weights that are on meta."""
     if not subject.has_meta or subject.is_for_another or any(tensor.is_meta for _, tensor in subject.held["inputs"]):
@@ -354,7 +354,7 @@ def _optimizer_step(subject: Subject, requested: OptimizerLike, watch: Watch) ->
     try:
         with torch.device("cpu") if torch.get_default_device().type == "meta" else nullcontext(), torch.no_grad():
             stand_ins = StandIns(mirrors, world.is_meta, subject.device, storages)
-            stand_ins.put_into(subject.holders)
+            stand_ins.put_into(subject.optimizer_objects)
             del stand_ins  # would keep the state that the step replaces
             stepped = [world.of(parameter) for parameter in parameters]
             optimizer = made_optimizer(requested, stepped)
@@ -409,13 +409,13 @@ def meta_run(
 
 def _forward_and_backward(subject: Subject, watch: Watch) -> Any:
     """Observe a run of the model, and its backward pass if requested; return the output."""
-    observer, (args, kwargs) = watch.observer, subject.inputs()
+    observer, (args, kwargs) = watch.observer, subject.rewound_inputs()
     tensors_before = [*subject.state, *subject.snapshot.other_tensors()]
-    watch.storages.holders = Holders(subject.inventory.paths, (*args, *kwargs.values()), tensors_before)
-    if watch.storages.holders.has_any():
+    watch.storages.replaceable = Holders(subject.inventory.paths, (*args, *kwargs.values()), tensors_before)
+    if watch.storages.replaceable.has_any():
         # Call this before references to the tensors are counted, since it adds references.
         subject.snapshot.remember_layouts()
-    watch.storages.holders.begin()
+    watch.storages.replaceable.begin()
     observer.phases.runs_model = _forward_and_backward.__code__
     try:
         with uncompiled(), unoptimized(False), observer:

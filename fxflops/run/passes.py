@@ -115,7 +115,7 @@ def traced(subject: Subject, registry: FormulaRegistry, how: str, why: str = "")
 
 
 def _recorded(subject: Subject, registry: FormulaRegistry, why: str) -> Traced:
-    recorder = Recorder(subject.model, subject.bound())
+    recorder = Recorder(subject.model, subject.rewound_inputs_by_name())
     watch = observed_run(subject, registry, recorder, new_stopwatch=observed_clock_of(subject.device))
     if loaded_weights(subject, watch):
         watch.release()
@@ -155,7 +155,7 @@ def _cause(error: Exception) -> str:
 
 
 def _symbolic(subject: Subject, registry: FormulaRegistry, stack_traces: bool = False) -> fx.GraphModule:
-    constants = constants_of(subject.model, subject.bound())
+    constants = constants_of(subject.model, subject.rewound_inputs_by_name())
     return symbolic(subject.model, registry, constants, subject.snapshot.before_write, stack_traces)
 
 
@@ -218,11 +218,11 @@ def measure(
         if subject.compiled_model is not None:
             tick()
             compiled = first_runs(partial(_with_backward, subject))
-        run_compiled = None if compiled is None or compiled.missing else partial(subject.call, compiled=True)
+        run_compiled = None if compiled is None or compiled.missing else partial(subject.rewound_call, compiled=True)
         times = time_nodes(
             graph,
-            subject.bound,
-            subject.call,
+            subject.rewound_inputs_by_name,
+            subject.rewound_call,
             subject.device,
             repeats,
             tick,
@@ -268,7 +268,7 @@ def _graph_on_meta(
     world = MetaWorld(mirror, subject.count_for, registry, lessons, observe_dispatch=False)
     watch = watch_of(subject, registry, world, observe_dispatch=False)
     collector = CallCollector(watch.observer, graph.graph)
-    memory, inputs = MemoryMeter(watch.storages), subject.bound()
+    memory, inputs = MemoryMeter(watch.storages), subject.rewound_inputs_by_name()
     try:
         with uncompiled(), unoptimized(False), watch.observer:
             run_graph(graph, inputs, collector, memory)
@@ -292,7 +292,7 @@ def _watched_graph(
     watch = watch_of(subject, registry)
     collector = CallCollector(watch.observer, graph.graph)
     memory, backward_memory = MemoryMeter(watch.storages), MemoryMeter(watch.storages)
-    inputs, backward_meter = subject.bound(), backward_memory if with_backward else None
+    inputs, backward_meter = subject.rewound_inputs_by_name(), backward_memory if with_backward else None
     try:
         noting = noting_live(watch.storages, watch.observer.calls, subject.held["params"])
         with noting, uncompiled(), watch.observer:
@@ -360,7 +360,7 @@ def author_lines(subject: Subject, registry: FormulaRegistry, trace: Traced) -> 
 
 def _with_backward(subject: Subject) -> Callable[[], Any]:
     """Return a function that runs the compiled model once, with its backward pass if a backward pass was requested."""
-    call = subject.call(compiled=True)
+    call = subject.rewound_call(compiled=True)
     return (lambda: backward_from(*roots_of(call()))) if subject.runs_backward() else call
 
 
@@ -370,13 +370,13 @@ def _with_kernels(compiled: Compiled, subject: Subject) -> Compiled:
         return replace(
             compiled, kernels_missing=f"kernels are mapped to modules only on CPU, not on {subject.device.type}"
         )
-    mapped_kernels, missing = compiled_kernels(partial(subject.call, compiled=True), subject.inventory.paths)
+    mapped_kernels, missing = compiled_kernels(partial(subject.rewound_call, compiled=True), subject.inventory.paths)
     return replace(compiled, kernels=mapped_kernels, kernels_missing=missing)
 
 
 def _kernels(subject: Subject, graph: fx.GraphModule) -> dict[str, tuple[Kernel, ...]]:
     """Run the graph under torch.profiler; return the kernels of each node."""
-    inputs, meter = subject.bound(), KernelMeter(subject.device)
+    inputs, meter = subject.rewound_inputs_by_name(), KernelMeter(subject.device)
     with meter.profile:
         run_graph(graph, inputs, meter)
     return meter.kernels
@@ -386,7 +386,7 @@ def _allocated(
     accelerator: Accelerator, subject: Subject, graph: fx.GraphModule, with_backward: bool
 ) -> tuple[tuple[Spans, Spans], int]:
     """Return the bytes of each node in forward and backward, and the peak of the model itself, all from the allocator."""
-    call = subject.call()
+    call = subject.rewound_call()
     accelerator.reset_peak()
     with uncompiled(graph):
         out = call()
@@ -395,5 +395,5 @@ def _allocated(
     del out
     peak = accelerator.peak
     meter, backward_meter = MemoryMeter(accelerator), MemoryMeter(accelerator)
-    run_graph(graph, subject.bound(), meter, back=backward_meter if with_backward else None)
+    run_graph(graph, subject.rewound_inputs_by_name(), meter, back=backward_meter if with_backward else None)
     return (meter.bytes, backward_meter.bytes), peak

@@ -12,7 +12,7 @@ from torch import nn
 from ..errors import InputError
 from ..meters.accelerator import accelerator_of
 from ..model.callables import state_of
-from ..model.hidden import hidden
+from ..model.hidden import hidden_from_modes
 from ..model.inputs import as_leaves, bind
 from ..model.inventory import Inventory
 from ..model.optimizer import OptimizerLike, holders_in
@@ -31,7 +31,7 @@ class Subject:
     ``counts_only`` is True if nothing is computed unless the model needs real values; the snapshot then copies a tensor only before a
     call writes to the tensor.
 
-    ``optimizer`` steps after the backward pass; ``holders`` are the objects that are reachable from the optimizer. ``own_backward`` is
+    ``optimizer`` steps after the backward pass; ``optimizer_objects`` are the objects that are reachable from the optimizer. ``own_backward`` is
     True if the callable runs the backward pass itself, e.g. in a training step, so that no other backward pass follows.
 
     ``count_for`` is the requested device; by default, the model's own device, or the CPU for a model on meta. ``is_for_another`` is
@@ -40,7 +40,7 @@ class Subject:
     model's device before any run, 0 if unknown. ``has_meta`` is True if a parameter, buffer or input is on meta.
     """
 
-    @hidden
+    @hidden_from_modes
     def __init__(
         self,
         model: nn.Module,
@@ -68,7 +68,7 @@ class Subject:
         if backward:
             args, kwargs = as_leaves((args, kwargs))
         self.optimizer = optimizer
-        self.holders = holders_in(optimizer)
+        self.optimizer_objects = holders_in(optimizer)
         self.args = args
         self.kwargs = kwargs
         self._has_run = False
@@ -90,7 +90,9 @@ class Subject:
         accelerator = accelerator_of(self.device)
         self.bytes_before = accelerator.live if accelerator is not None and accelerator.has_statistics else 0
         unnamed, reached = state_of(model)
-        self.snapshot = Snapshot([*inventory.paths, *unnamed], (args, kwargs), counts_only, self.holders, reached)
+        self.snapshot = Snapshot(
+            [*inventory.paths, *unnamed], (args, kwargs), counts_only, self.optimizer_objects, reached
+        )
         known_ids = {*map(id, self.state)}
         # Leaves outside the model's modules also get gradients, which must be restored.
         for value in reached if backward else ():
@@ -106,8 +108,8 @@ class Subject:
         """Return whether to run a backward pass after the forward: one was requested, and the callable does not run it itself."""
         return self.backward and not self.own_backward
 
-    @hidden
-    def inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    @hidden_from_modes
+    def rewound_inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Restore the initial state, and return args and kwargs."""
         if self._has_run:
             self.snapshot.rewind()
@@ -118,13 +120,13 @@ class Subject:
             self.snapshot.begin_backward()
         return self.args, dict(self.kwargs)
 
-    def bound(self) -> dict[str, Any]:
+    def rewound_inputs_by_name(self) -> dict[str, Any]:
         """Restore the initial state, and return the inputs by the names of forward's parameters."""
-        return bind(self.model, *self.inputs())
+        return bind(self.model, *self.rewound_inputs())
 
-    def call(self, compiled: bool = False) -> Callable[[], Any]:
+    def rewound_call(self, compiled: bool = False) -> Callable[[], Any]:
         """Restore the initial state, and return a function that runs the model once. With ``compiled``, it runs the compiled model."""
-        args, kwargs = self.inputs()
+        args, kwargs = self.rewound_inputs()
         model: Any = self.compiled_model if compiled else self.model
         return lambda: run_to_end(model(*args, **kwargs))
 

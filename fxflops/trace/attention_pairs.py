@@ -44,19 +44,19 @@ class Masks:
         return with_facts(result, pairs=pairs)
 
     def _count_kept(self, mask: torch.Tensor) -> int:
-        """Return :func:`kept_by` of a mask, cached until the mask is written to."""
+        """Return :func:`count_unmasked` of a mask, cached until the mask is written to."""
         if mask.is_inference():  # such a mask has no version counter, so a cached count could be stale
-            return kept_by(mask)
+            return count_unmasked(mask)
         storage = mask.untyped_storage()
         key = storage._cdata, mask.storage_offset(), mask.shape, mask.stride(), mask.dtype, mask._version
         reference, count = self._read.get(key, (None, 0))
         if reference is None or reference() is None:  # a new storage may reuse a freed address
-            count = kept_by(mask)
+            count = count_unmasked(mask)
             self._read[key] = weakref.ref(storage), count
         return count
 
 
-def kept_by(mask: torch.Tensor) -> int:
+def count_unmasked(mask: torch.Tensor) -> int:
     """Return the number of unmasked elements of a mask: elements that are True, or greater than the dtype's lowest number."""
     repeats = [dim for dim, stride in enumerate(mask.stride()) if stride == 0]
     once = mask
@@ -138,7 +138,7 @@ def pairs_left(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     out: Any,
-    count_kept: Callable[[torch.Tensor], int] = kept_by,
+    count_kept: Callable[[torch.Tensor], int] = count_unmasked,
 ) -> int:
     """Return the number of query-key pairs that one attention call computes, over all batches and heads.
 

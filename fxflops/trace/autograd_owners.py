@@ -21,7 +21,7 @@ from ..torch_internals import (
     disable_current_modes,
     function_of,
     is_fake,
-    kept_by,
+    saved_tensor_of,
 )
 from .source import error_for
 from .whole_kernels import Whole
@@ -68,7 +68,7 @@ class AutogradOwners(NoOwners):
         self._key = object()
         self._latest_owner: int | None = None
         self.keep: Callable[[torch.Tensor], None] | None = None
-        """Called with each CPU tensor that a node itself saves (see ``kept_by``); None if such tensors are not counted as memory."""
+        """Called with each CPU tensor that a node itself saves (see ``saved_tensor_of``); None if such tensors are not counted as memory."""
 
     def own(self, owner: Any, value: Any) -> None:
         """Assign to ``owner`` every autograd node that has no owner yet, going backwards from the tensors in ``value``.
@@ -76,14 +76,14 @@ class AutogradOwners(NoOwners):
         ``value`` has the tensors that the owner returned or wrote to. An ``autograd.Function`` is not recorded as a call, so its
         node is assigned to the last call in its ``forward``: the call before ``owner``.
         """
-        nodes: list[Any] = [node_of(tensor) for tensor in tensors_in(value) if tensor.requires_grad]
+        nodes: list[Any] = [grad_node_of(tensor) for tensor in tensors_in(value) if tensor.requires_grad]
         while nodes:
             node = nodes.pop()
             if node is None or _accumulates(node) or self._key in node.metadata:
                 continue
             is_of_function = _is_of_function(node) and isinstance(owner, int)
             node.metadata[self._key] = max(owner - 1, 0) if is_of_function else owner
-            if self.keep is not None and (kept := kept_by(node)) is not None:
+            if self.keep is not None and (kept := saved_tensor_of(node)) is not None:
                 self.keep(kept)
             if self._follows:
                 self._handles.append(node.register_prehook(lambda *_, owner=owner: self._enter(owner)))
@@ -113,7 +113,7 @@ class AutogradOwners(NoOwners):
         """
         for tensor in items_of(out) if issubclass(type(out), (tuple, list)) else (out,):
             if issubclass(type(tensor), torch.Tensor) and tensor.requires_grad:
-                node = node_of(tensor)
+                node = grad_node_of(tensor)
                 if isinstance(node, BackwardCFunction):
                     node.metadata.setdefault(self._key, owner)
 
@@ -197,7 +197,7 @@ def _without_passed(roots: Sequence[torch.Tensor]) -> list[torch.Tensor]:
                     reached.add(id(earlier))
                     nodes.append(earlier)
         reached.discard(id(scalar.grad_fn))  # the scalar itself stays a root
-        passed_roots.update(i for i, root in enumerate(roots) if id(node_of(root)) in reached)
+        passed_roots.update(i for i, root in enumerate(roots) if id(grad_node_of(root)) in reached)
     return [root for i, root in enumerate(roots) if i not in passed_roots and not (root.is_leaf and id(root) in leaves)]
 
 
@@ -217,7 +217,7 @@ def backward_from(roots: Sequence[torch.Tensor], ones: Sequence[torch.Tensor]) -
         raise error_for(error, f"the backward pass raised\n  {type(error).__name__}: {error}") from error
 
 
-def node_of(tensor: torch.Tensor) -> Any:
+def grad_node_of(tensor: torch.Tensor) -> Any:
     """Return a tensor's ``grad_fn``; None if reading it raises.
 
     It raises for a view made under no_grad if the view's base was later written to with gradients enabled. A backward pass does

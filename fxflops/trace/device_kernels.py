@@ -36,16 +36,16 @@ from .modes import transformed
 from .whole_kernels import WHOLE, WHOLE_ON_GPUS
 
 RECURRENT = [getattr(torch, name) for name in "lstm gru rnn_tanh rnn_relu".split()]
-ATTENTION = F.scaled_dot_product_attention
+SDPA = F.scaled_dot_product_attention
 DIFFERENT_ON_GPUS = frozenset(
     [F.dropout, torch.dropout]
     + [function for name in ("softmax", "log_softmax") for function in spelled(name, F, torch, torch.Tensor)]
     + [torch.lstm_cell]
 )
 """Composite functions that run in the same way on meta and on the CPU, but in another way on a GPU."""
-COMPOSITES = frozenset({ATTENTION, *RECURRENT, *DIFFERENT_ON_GPUS})
+COMPOSITES = frozenset({SDPA, *RECURRENT, *DIFFERENT_ON_GPUS})
 NAMESAKES = (
-    ATTENTION,
+    SDPA,
     *RECURRENT,
     torch.dropout,
     torch.softmax,
@@ -130,7 +130,7 @@ class DeviceKernels:
         except Unknown:
             key = None
         if key is None or key not in self._decompositions:
-            decompose = self._attention if func is ATTENTION else self._decompose
+            decompose = self._attention if func is SDPA else self._decompose
             with outside_transforms():
                 meta_tensors = [_meta_like(tensor) for tensor in tensors]
                 self._decompositions[key] = decompose(func, template, meta_tensors)

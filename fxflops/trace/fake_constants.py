@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..model.pytree import tensors_given
-from ..ops._traits import EMPTY
+from ..ops._traits import UNINITIALIZED
 from ..torch_internals import disable_current_modes, fake_tensors, tree_map
 
 MOST = 2**14
@@ -35,7 +35,7 @@ class Constants:
         tensors = tensors_given((args, kwargs))
         may_write = func.namespace != "aten" or func._schema.is_mutable
         can_compute = (
-            func.namespace == "aten" and not UNKNOWN.intersection(func.tags) and func._schema.name not in EMPTY
+            func.namespace == "aten" and not UNKNOWN.intersection(func.tags) and func._schema.name not in UNINITIALIZED
         )
         if not can_compute or not all(self._is_known(tensor, may_write) for tensor in tensors):
             out = on_fakes()

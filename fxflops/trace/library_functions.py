@@ -24,7 +24,7 @@ from ..ops._rules import parameters_of
 from ..records import Spec
 from ..records.tensors import spec_of
 from ..torch_internals import DisableTorchFunction, is_fake
-from .autograd_owners import node_of
+from .autograd_owners import grad_node_of
 from .per_thread import PerThread
 from .whole_kernels import Whole
 
@@ -53,11 +53,11 @@ def handed_to(handler: Handler, names: Mapping[str, Iterable[str]]) -> Iterator[
     ``names`` has the functions' names by module.
     """
     with _HANDLERS.on(handler, lambda: None, _restore):
-        replace(names)
+        replace_in_modules(names)
         yield
 
 
-def replace(names: Mapping[str, Iterable[str]]) -> None:
+def replace_in_modules(names: Mapping[str, Iterable[str]]) -> None:
     """Replace the functions whose modules have been imported since the last call of this function."""
     with _LOCK:
         for name in [name for module in names if module in sys.modules for name in names[module]]:
@@ -125,8 +125,10 @@ def tensors_of(value: Any) -> list[torch.Tensor]:
 
 def nodes_between(out: Any, arguments: Any) -> list[Any]:
     """Return the autograd nodes from a result back to the call's arguments."""
-    stops = [node for tensor in tensors_of(arguments) if tensor.requires_grad and (node := node_of(tensor)) is not None]
-    queue: list[Any] = [node_of(tensor) for tensor in tensors_of(out) if tensor.requires_grad]
+    stops = [
+        node for tensor in tensors_of(arguments) if tensor.requires_grad and (node := grad_node_of(tensor)) is not None
+    ]
+    queue: list[Any] = [grad_node_of(tensor) for tensor in tensors_of(out) if tensor.requires_grad]
     nodes: list[Any] = []
     for node in queue:
         is_end = node is None or type(node).__name__ == "AccumulateGrad" or any(node is stop for stop in stops)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import torch
 
-from ..meters.live_storages import Span
+from ..meters.live_storages import MemoryMark
 from ..records import EMPTY_MAPPING, Operation, Spec
 from ..records.tensors import ORDINARY
 from .forms import OWN, REAL, Form
@@ -110,7 +110,7 @@ class RunState(NamedTuple):
     calls: int
     scopes: int
     storages: int
-    span: Span
+    span: MemoryMark
 
 
 class MemoryEffect(NamedTuple):

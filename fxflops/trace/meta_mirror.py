@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn, strided
 
-from ..model.hidden import hidden
+from ..model.hidden import hidden_from_modes
 from ..model.pytree import stored, tensors_given, tensors_in
 from ..ops._traits import RESHAPING
 from ..records import Spec
@@ -87,7 +87,7 @@ HOLDS = "the shapes inside a sparse or nested tensor depend on values, and tenso
 class MetaMirror:
     """The meta tensors of real tensors. Each real tensor has one meta tensor, as long as the real tensor lives.
 
-    ``state`` has the tensors of the model and its inputs. ``was_there(tensor)`` returns whether any other tensor existed
+    ``state`` has the tensors of the model and its inputs. ``is_held(tensor)`` returns whether any other tensor existed
     before the run; ``before_write(value)`` is called before a tensor of the state changes; ``on_mirrored(tensor, meta)`` is
     called for each new pair, ``on_stranger(tensor)`` for each tensor of unknown origin.
 
@@ -97,11 +97,11 @@ class MetaMirror:
     :meth:`form` has read so far. ``form_of(shape, stride, dtype, place)`` returns the shared form of all tensors with this metadata.
     """
 
-    @hidden
+    @hidden_from_modes
     def __init__(
         self,
         state: Iterable[torch.Tensor],
-        was_there: Callable[[torch.Tensor], bool] = lambda tensor: False,
+        is_held: Callable[[torch.Tensor], bool] = lambda tensor: False,
         before_write: Callable[[Any], None] = lambda value: None,
         form_of: Callable[..., Form] | None = None,
     ) -> None:
@@ -113,7 +113,7 @@ class MetaMirror:
         # Set by the meta world, to update the run's live storages.
         self.on_mirrored: Callable[[torch.Tensor, torch.Tensor], None] = lambda *_: None
         self.on_stranger: Callable[[torch.Tensor], None] = lambda _: None
-        self._was_there = was_there
+        self._is_held = is_held
         self._before_write = before_write
         self._state = {id(tensor): tensor for tensor in state}
         self.is_of_meta = any(tensor.is_meta for tensor in self._state.values())
@@ -313,7 +313,7 @@ class MetaMirror:
         """Return a value; if it is a tensor that a call on meta wrote to, return its meta tensor instead, since its values are old."""
         return self.of(value) if isinstance(value, torch.Tensor) and self._is_invalid(value) else value
 
-    @hidden
+    @hidden_from_modes
     def check_origin(self, value: Any) -> None:
         """Set ``unknown_origin`` if the model returned a tensor of unknown origin."""
         self._survey(tensors_in(value))
@@ -324,7 +324,7 @@ class MetaMirror:
         for tensor in tensors_given(value):
             registered = self.registered.get(id(tensor))
             is_known = id(tensor) in self._state or (registered is not None and registered[0]() is tensor)
-            if not is_known and not self._was_there(tensor):
+            if not is_known and not self._is_held(tensor):
                 self.unknown_origin = True
                 self.on_stranger(tensor)
             if _is_on_meta(tensor):

@@ -19,7 +19,7 @@ from ..meters.live_storages import LiveStorages
 from ..model.pytree import tensors_given
 from ..ops import ESCAPE, QUERY, VIEW, Formula, FormulaRegistry
 from ..ops._rules import STORED, UNWATCHED
-from ..ops._traits import EMPTY, METADATA
+from ..ops._traits import METADATA, UNINITIALIZED
 from ..ops.shapes import rule_for, shape_of
 from ..records import EMPTY_MAPPING, Operation, typed
 from ..records.pairs import ATTENTIONS, LOOKUP
@@ -36,7 +36,7 @@ from .absent_gpu import absent_gpu_answered
 from .autocast import Autocast, open_regions
 from .call_log import CallLog
 from .device_answers import DeviceAnswers
-from .device_kernels import ATTENTION, SPELLED_BY_OPERATOR, DeviceKernels, enabled_kernels
+from .device_kernels import SDPA, SPELLED_BY_OPERATOR, DeviceKernels, enabled_kernels
 from .dtypes import check_dtypes
 from .forms import META, OWN, REAL, Form
 from .functions import writes
@@ -64,12 +64,12 @@ META_DEVICE = torch.device("meta")
 PROPERTIES = ("shape", "ndim", "dtype", "layout", "requires_grad", "is_nested")
 QUERIES = METADATA | {getattr(torch.Tensor, name).__get__ for name in PROPERTIES}
 """Functions that return the same for a real tensor and for its meta mirror."""
-OBSERVED_IN_FULL = frozenset({*EMPTY, "type"})
+OBSERVED_IN_FULL = frozenset({*UNINITIALIZED, "type"})
 """Operations that ``run_free`` must not run, since the observer does more for them than compute the result."""
 PACK_SEQUENCE = "_pack_padded_sequence"
 RETURN_TYPES = "torch.return_types"
 """The module of the named tuples that ``max``, ``sort`` and ``topk`` return."""
-DEPENDS_ON_VALUES = frozenset({*EMPTY, *ATTENTIONS, RNN_BACKWARD})
+DEPENDS_ON_VALUES = frozenset({*UNINITIALIZED, *ATTENTIONS, RNN_BACKWARD})
 """Operators whose record depends on more than metadata, or that leave memory unwritten."""
 
 
@@ -261,9 +261,7 @@ class MetaWorld(World):
 
     def torch_settings(self, func: Any) -> tuple[Any, ...]:
         # Attention's kernel also depends on the settings that sdpa_kernel() changes.
-        return (
-            (enabled_kernels(),) if SPELLED_BY_OPERATOR.get(func, func) is ATTENTION else super().torch_settings(func)
-        )
+        return (enabled_kernels(),) if SPELLED_BY_OPERATOR.get(func, func) is SDPA else super().torch_settings(func)
 
     def operator_key(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         return None if transformed() else call_key((func,), args, kwargs, self._mirror.form_of_meta), None
@@ -422,7 +420,7 @@ class MetaWorld(World):
             return
         # A call that leaves more memory behind than its result keeps other tensors alive; a result from the memo would not.
         result_bytes = sum([form.nbytes for form in forms]) if returns is NEW else 0
-        if not returns or memory_effect.bytes_left != result_bytes or operation.op in EMPTY:
+        if not returns or memory_effect.bytes_left != result_bytes or operation.op in UNINITIALIZED:
             return
         recipe = Recipe(
             operation,

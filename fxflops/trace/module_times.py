@@ -18,7 +18,7 @@ from ..model.pytree import device_of, tensors_in
 from ..model.snapshot import threads_counting
 from ..records import EMPTY_MAPPING, UNSEEN, Call, Operation, Scope, Step
 from ..torch_internals import current_graph_task_id, queue_callback
-from .autograd_owners import node_of
+from .autograd_owners import grad_node_of
 from .leaves import Hooks
 from .phases import BACKWARD, FORWARD, OPTIMIZER
 from .threads import drop
@@ -136,7 +136,7 @@ class ModuleTimes:
         self.ran_on = self.ran_on or device_of(out)
         if torch.is_grad_enabled():  # notice when a backward pass reaches the output
             for tensor in tensors_in(out):
-                if (node := node_of(tensor)) is not None:
+                if (node := grad_node_of(tensor)) is not None:
                     node.register_prehook(self._begin_backward)
         self.stopwatch.go()
 

@@ -56,7 +56,7 @@ from ..names import Absent
 from ..ops import ESCAPE, QUERY, VIEW, Formula, FormulaRegistry
 from ..ops._libraries import LibraryFunction
 from ..ops._rules import UNWATCHED
-from ..ops._traits import EMPTY
+from ..ops._traits import UNINITIALIZED
 from ..ops.einsum import PATH, path_taken
 from ..ops.shapes import held_unwatched
 from ..records import EMPTY_MAPPING, SCRIPT, TRITON, Operation, Scope, Spec, Step, specs_in
@@ -117,7 +117,7 @@ from .library_functions import (
     handed_to,
     has_values,
     nodes_between,
-    replace,
+    replace_in_modules,
     result_by_rule,
     run_original,
     run_without_values,
@@ -933,7 +933,7 @@ class Observer:
             if type(func) is LibraryFunction:
                 self._follow_backward(func, args, kwargs, call_specs, out)
             self._own_nodes_behind((out, args))
-            if entry.op in EMPTY or copies_unwritten:
+            if entry.op in UNINITIALIZED or copies_unwritten:
                 self._unwritten.add(out)
         elif in_parts and self.calls:
             self._own_nodes_behind((out, args))
@@ -1099,7 +1099,7 @@ class Observer:
                 origin = self._origin(func, self.phases.now())
                 self._record(entry, func, call_specs, self.stopwatch.now() - start, origin)
                 self._own_nodes_behind((out, args))
-            if copies_unwritten or (entry is not None and entry.op in EMPTY):
+            if copies_unwritten or (entry is not None and entry.op in UNINITIALIZED):
                 self._unwritten.add(out)
             if node_args is not None:
                 self._recorder.function(func, node_args, out, self._stack.keys())
@@ -1408,7 +1408,7 @@ class Observer:
         """Start to observe functions of libraries that the model's code has imported since the last call."""
         if len(sys.modules) != self._imported:
             self._imported = len(sys.modules)
-            replace(self._registry.library_functions)
+            replace_in_modules(self._registry.library_functions)
 
     def _library_function(self, func: LibraryFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run and record a library function called in this thread."""

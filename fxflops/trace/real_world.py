@@ -15,7 +15,7 @@ from torch import nn
 
 from ..model.pytree import tensors_given
 from ..ops import ESCAPE, QUERY, VIEW, Formula
-from ..ops._traits import EMPTY
+from ..ops._traits import UNINITIALIZED
 from ..records import Operation, Spec, typed
 from ..records.pairs import ATTENTIONS
 from ..records.tensors import ORDINARY, spec_of
@@ -145,7 +145,7 @@ class RealWorld(World):
 def _depends_on_values(entry: Formula, arguments: Arguments) -> bool:
     """Return whether a call's record depends on more than metadata, or the call leaves memory unwritten."""
     is_masked = entry.op in ATTENTIONS and len(tensors_given(arguments)) > QUERY_KEY_VALUE
-    return is_masked or entry.op in EMPTY or entry.reason in (QUERY, ESCAPE)
+    return is_masked or entry.op in UNINITIALIZED or entry.reason in (QUERY, ESCAPE)
 
 
 def is_like(value: Any, expected: Any) -> bool:

@@ -24,5 +24,5 @@ def test_its_members_are_ops_and_their_targets() -> None:
 
 
 def test_an_op_is_in_it_by_its_name_and_by_its_targets() -> None:
-    assert {"empty", torch.empty, "new_empty", torch.Tensor.new_empty, "aten::empty"} <= _traits.EMPTY
-    assert not {"zeros", torch.zeros} & _traits.EMPTY
+    assert {"empty", torch.empty, "new_empty", torch.Tensor.new_empty, "aten::empty"} <= _traits.UNINITIALIZED
+    assert not {"zeros", torch.zeros} & _traits.UNINITIALIZED
