@@ -53,7 +53,7 @@ class Dispatched:
         return self._total()
 
     def text(self, shown: Callable[[int], str]) -> str:
-        """Return a text with the counts by top-level module and operator. The function ``shown`` formats a count."""
+        """Return the counts by top-level module and operator, as text. The function ``shown`` formats a count."""
         lines = [f"Total:{shown(self._total())}"]
         for name, sums in self._sums.items():
             lines += [f"Module:  {name}", *(f"{operator}: {shown(flops)}" for operator, flops in sums.items()), ""]

@@ -582,7 +582,8 @@ def ops(
     search: Annotated[
         str,
         typer.Argument(
-            metavar="[SEARCH]", help="Part of the name of an operation, or of a function or module counted as it."
+            metavar="[SEARCH]",
+            help="Text to search for in the names of operations, and of the functions and modules counted as them.",
         ),
     ] = "",
     packages: Annotated[

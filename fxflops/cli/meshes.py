@@ -102,7 +102,7 @@ def mesh(
         bool | None,
         typer.Option(
             "--checkpoint/--no-checkpoint",
-            help="Checkpoint every layer (keep only the layer's input), or keep all activations. Default: checkpoint only where a mesh does not fit otherwise or, with --global-batch, where this is faster.",
+            help="Checkpoint every layer (keep only the layer's input), or keep all activations. Default: checkpoint only on meshes that would not fit otherwise or, with --global-batch, that are faster with checkpointing.",
         ),
     ] = None,
     json: option.TableAsJson = False,

@@ -360,8 +360,8 @@ def locked(objects: Iterable[Any], reentrant: bool = False) -> Iterator[bool]:
             while owners := lock.owners():
                 if lock.thread in owners:
                     raise InputError(
-                        "counting this model would cause a deadlock: a forward that is being counted cannot count its own model "
-                        "or a submodule of that model, and forwards in two threads cannot count each other's models"
+                        "counting here would deadlock: this model is already being counted, by this forward or in another thread; "
+                        "count it outside this forward"
                     )
                 _AWAITED_LOCKS[lock.thread] = lock
                 _LOCKS_CHANGED.wait()

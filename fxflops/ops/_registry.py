@@ -33,7 +33,7 @@ to code outside torch, and the work of this code is unknown."""
 
 @dataclass(frozen=True)
 class Formula:
-    """A rule that counts an op: the op's name, and a function or the reason why the op computes nothing.
+    """A rule for counting an op: its name, and either a cost function or the reason why it costs nothing.
 
     ``style`` says how the function is called. "op": with the op's own parameters, tensors as specs. "module": with the module as
     the first argument. "mapping": with the arguments that torch_flops passes.

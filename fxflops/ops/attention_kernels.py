@@ -1,6 +1,6 @@
 """Attention kernels for tensors [batch, length, heads, size] or for packed sequences.
 
-Every packed sequence counts as long as the longest one.
+Every packed sequence is counted as if padded to the longest one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def flash_attention_forward(
     *,
     out: Any,
 ) -> Cost:
-    """query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> out[b, n, h, v]: counted like attention; every packed sequence counts as long as the longest one."""
+    """query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> out[b, n, h, v]: counted like attention, with every packed sequence padded to the longest one."""
     return _heads_last(query, key, value, cum_seq_q, max_q, max_k, is_causal, dropout_p, out)
 
 
@@ -46,7 +46,8 @@ def heads_last_backward(
 ) -> Cost:
     """grad[b, n, h, v], query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> out_q, out_k, out_v: counted like attention_backward.
 
-    Packed sequences have the shape [sum of n, h, d], and ``cum_seq_q`` has their starts. Each sequence counts as long as the longest one.
+    Packed sequences have the shape [sum of n, h, d], and ``cum_seq_q`` has their starts. Each sequence is counted as if padded to the
+    longest one.
     """
     given = bias if bias_requires_grad else None
     n, h, _ = query[-3:]
@@ -71,7 +72,7 @@ def efficient_attention_forward(
     *,
     out: Any,
 ) -> Cost:
-    """query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> out[b, n, h, v]: counted like attention; every packed sequence counts as long as the longest one."""
+    """query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> out[b, n, h, v]: counted like attention, with every packed sequence padded to the longest one."""
     masked = bias is not None or custom_mask_type != 0
     return _heads_last(query, key, value, cu_seqlens_q, max_seqlen_q, max_seqlen_k, masked, dropout_p, out)
 
@@ -92,7 +93,7 @@ def cudnn_attention_forward(
     *,
     out: Any,
 ) -> Cost:
-    """query[*, n, d], key[*, s, d], value[*, s, v] -> out[*, n, v]: counted like attention; every packed sequence counts as long as the longest one."""
+    """query[*, n, d], key[*, s, d], value[*, s, v] -> out[*, n, v]: counted like attention, with every packed sequence padded to the longest one."""
     if cum_seq_q is None:
         return attention(query, key, value, attn_bias, dropout_p, is_causal, out=out)
     masked = attn_bias is not None or is_causal

@@ -30,7 +30,7 @@ def ctc_loss(
     """log_probs[t, n, c], targets[n, s] -> out[]: 13 per time step and state; a sequence has 2s + 1 states.
 
     log(exp(a - m) + exp(b - m) + exp(c - m)) + m + log_prob: 2 compares, 7 adds, 3 exps, 1 log. Lengths that are numbers are
-    used. If the lengths are tensors, every sequence counts as long as the longest one.
+    used. If the lengths are tensors, every sequence counts as if padded to the longest one.
     """
     n = log_probs[1] if log_probs.ndim == 3 else 1
     total = times(states_of(log_probs, targets, input_lengths, target_lengths), STEP)

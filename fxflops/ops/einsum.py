@@ -222,7 +222,7 @@ def _aligned(equation: str, tensors: Sequence[Placed]) -> tuple[Placed, Placed, 
     operands = []
     for term, tensor in zip(terms, tensors, strict=True):
         if len({*term}) < len(term):
-            raise ValueError("an operand repeats a label: einsum takes its diagonal")
+            raise ValueError("an operand repeats a label: diagonals, as in 'ii->i', are not supported here")
         # Torch appends the dims that an operand does not have, with stride 1.
         sizes: dict[Any, int] = dict(zip(term, tensor, strict=True))
         strides: dict[Any, int] = dict(zip(term, tensor.strides, strict=True))

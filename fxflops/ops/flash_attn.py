@@ -6,7 +6,7 @@ count like torch's own attention: https://arxiv.org/abs/2205.14135, algorithm 0.
 multiply, and ALiBi takes a multiply and an add. Work that a kernel repeats to save memory is not counted.
 
 In a packed batch, queries are counted only with the keys of their own sequence. If the lengths of the sequences have no values, every
-sequence counts as long as the longest one. A cache counts up to its used lengths if these can be read, else in full. Causal and window
+sequence counts as if padded to the longest one. A cache counts up to its used lengths if these can be read, else in full. Causal and window
 masks reduce the count only with ``attention="exact"``.
 """
 
@@ -84,7 +84,7 @@ def gradients(query: Spec, key: Spec, value: Spec, pairs: int, softcap: float = 
 def pairs_of(out: Any, query: Spec, key: Spec, starts: Any = None, max_q: int = 0, max_k: int = 0) -> int:
     """Return the number of query-key pairs that a call counts: pairs that a mask leaves, else pairs within sequences.
 
-    If neither number was recorded, every sequence counts as long as the longest one.
+    If neither number was recorded, every sequence counts as if padded to the longest one.
     """
     n, h = query[-3], query[-2]
     whole = math.prod(query[:-3]) * n * key[-3] * h if starts is None else (starts[0] - 1) * max_q * max_k * h
@@ -301,7 +301,7 @@ def cache_facts(values: Values) -> Mapping[str, int]:
     """Return the number of pairs with cached and new keys. If the lengths are not passed, the whole cache counts."""
     query, k_cache = values["query"], values["k_cache"]
     if values.get("cum_seq_q") is not None:
-        raise NotImplementedError("packed queries with a cache: every sequence counts as long as the longest one")
+        raise NotImplementedError("packed queries with a cache: every sequence counts as if padded to the longest one")
     table = values.get("block_table") if values.get("page_table") is None else values["page_table"]
     batch, longest = cached(query, k_cache, values.get("key"), table)
     lengths, new = values.get("cache_seqlens"), 0 if values.get("key") is None else values["key"].shape[1]

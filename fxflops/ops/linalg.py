@@ -17,7 +17,7 @@ from ._extend import Cost, Passing, Spec, Strided, formula, named, spelled, time
 
 
 def of_linalg(*names: str) -> Iterator[Any]:
-    """Yield the torch.linalg functions with these names and their aten packets, without torch's other functions of the same name."""
+    """For each name, yield torch.linalg's function and its aten packet, but not the torch function of the same name."""
     for name in names:
         if hasattr(torch.linalg, name):
             yield getattr(torch.linalg, name)

@@ -265,7 +265,8 @@ def norm_of(p: Any, input: Spec, outputs: int) -> Cost:
     if is_complex(input):
         if p in (None, 2, "fro"):
             return real_ones(norm_of(2, Spec((2, *input), torch.float32), outputs))
-        # A complex absolute value costs 4. p = 0 needs no absolute values. For 1 and inf, the real norm already counts 1 of the 4.
+        # A complex absolute value costs 4. For p = 0, none is needed. For p = 1 and inf, norm_of() below already charges 1 per
+        # element for the real absolute value, so 3 remain.
         lengths = 0 if p == 0 else 3 if p in (1, math.inf, -math.inf) else 4
         return real_ones(norm_of(p, Spec(input, torch.float32), outputs)).plus(Cost(others=lengths * n))
     if p in (None, 2, "fro"):

@@ -115,7 +115,7 @@ def flash_attention_in_place(
     *,
     out: Any,
 ) -> Cost:
-    """query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> given[b, n, h, v]: counted like attention; every packed sequence counts as long as the longest one."""
+    """query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> given[b, n, h, v]: counted like attention, with every packed sequence padded to the longest one."""
     return flash_attention_forward(
         query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, out=given
     )
@@ -135,7 +135,7 @@ def cudnn_attention_in_place(
     *,
     out: Any,
 ) -> Cost:
-    """query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> given[b, n, h, v]: counted like attention; every packed sequence counts as long as the longest one."""
+    """query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> given[b, n, h, v]: counted like attention, with every packed sequence padded to the longest one."""
     return flash_attention_forward(query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, 0.0, is_causal, out=given)
 
 

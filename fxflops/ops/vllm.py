@@ -1,7 +1,7 @@
 """vLLM's kernels for a paged KV cache: attention for one new token per sequence, and writes to the cache.
 
 Arguments: https://github.com/vllm-project/vllm/blob/main/vllm/_custom_ops.py. Attention counts the keys of each sequence if the
-lengths can be read. If not, every sequence counts as long as the longest one. FlashAttention with pages is in ``flash_attn.py``.
+lengths can be read. If not, every sequence counts as if padded to the longest one. FlashAttention with pages is in ``flash_attn.py``.
 """
 
 from __future__ import annotations

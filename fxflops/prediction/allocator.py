@@ -128,7 +128,7 @@ class CachingAllocator:
             )
         if garbage_collection_threshold is not None and not 0 < garbage_collection_threshold < 1:
             raise InputError(
-                f"garbage_collection_threshold must be a share between 0 and 1, not {garbage_collection_threshold}"
+                f"garbage_collection_threshold must be a fraction between 0 and 1, not {garbage_collection_threshold}"
             )
         self.expandable_segments = expandable_segments
         self.max_split_size = max_split_size

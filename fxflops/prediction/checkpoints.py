@@ -280,7 +280,8 @@ class Search:
                 possible += [first, *others]
         if len(possible) < len(group):
             return self._effects_of(possible) if possible else []
-        # The first module of each kind can be checkpointed, so some other module cannot be. Look for it by halving the group.
+        # The group as a whole failed, but the first module of each kind can be checkpointed. So some other module cannot: find it
+        # by halving the group.
         half = len(group) // 2
         return [*self._effects_of(group[:half]), *self._effects_of(group[half:])]
 
@@ -583,9 +584,9 @@ class _Levels:
     def _levels_with_each(self, chosen: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return the levels of the sets :meth:`_with`\\ (chosen, number), for all modules ``number`` at once.
 
-        The first two results have one row per module: the levels in the columns, and the levels while chosen modules are recomputed. The
-        third result has the levels while the added module itself is recomputed, for all modules one after the other (see
-        :attr:`_owners`). Ignore the rows of modules that are already chosen.
+        The first two results have one row per module. The first has the level at each column; the second has the levels while chosen
+        modules are recomputed. The third result has the levels while the added module itself is recomputed, for all modules one after
+        the other (see :attr:`_owners`). Ignore the rows of modules that are already chosen.
         """
         rows = self._rows(chosen)
         change = rows.sum(0)

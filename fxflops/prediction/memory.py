@@ -95,7 +95,7 @@ class Reserved(Tabular):
 
     @property
     def fragmentation(self) -> float:
-        """The share of the peak reserved bytes above the peak allocated bytes, e.g. free blocks of unsuitable sizes."""
+        """The fraction of peak reserved memory that exceeds peak allocated memory. Free blocks of unsuitable sizes are one cause."""
         return 1 - self.allocated / self.reserved if self.reserved else 0.0
 
     @property

@@ -251,8 +251,10 @@ def run_model(
         try:
             mirror, watch = meta_run(subject, registry, must_read_masks, observe_dispatch, lessons)
         except (RunError, NotImplementedError):
-            # Without a dispatch mode, a backward pass inside the forward may raise (meta's own kernels are written in Python).
-            # Only a count for another device tries again; any other count runs on the real tensors.
+            # A backward pass inside the forward may raise unless a dispatch mode is active, because torch's meta kernels are
+            # written in Python: without this mode, the function mode takes a kernel's calls for calls of the model, so its
+            # new_empty() may return a CPU tensor. Only a count for another device tries again; any other count runs on the real
+            # tensors.
             if observe_dispatch or not subject.is_for_another:
                 raise
             mirror, watch = meta_run(subject, registry, must_read_masks, observe_dispatch=True, lessons=lessons)

@@ -169,7 +169,8 @@ class Places:
                 continue
             for seen in ended.node.recorded:
                 seen.phase = RECOMPUTE
-            # After recomputing its forward, such a function runs its own backward pass, and often nothing else.
+            # The node of a reentrant checkpoint first recomputes its forward, then runs a backward pass of its own, and often nothing
+            # else.
             if outer is not None and ended.node.ends_recorded is False:
                 outer.ends_recorded = False
 

@@ -89,7 +89,8 @@ class ClosedForm(SizedCosts):
         """
         if {size, *others} != {*self.sizes}:
             raise InputError(
-                f"packed() takes the name of one of the sizes {', '.join(self.sizes)}, and a number for each of the others"
+                f"packed() needs the name of one size ({', '.join(self.sizes)}) and a value for every other size, "
+                "e.g. packed('seq', batch=8)"
             )
         axis = self.sizes.index(size)
         length = self.example[axis]

@@ -269,7 +269,8 @@ def _recurrence(costs: Costs, pieces: Sequence[Piece], period: int, is_whole: bo
     for before, few, after in zip(pieces, pieces[1:], followers, strict=False):
         is_few = len(before.nodes) > 1 and few.last - few.first < FEW * period
         if is_few and (after is None or all(agrees(costs, before.nodes, node) for node in after.nodes)):
-            # The next special length may be just outside the two neighbors.
+            # The next short piece may be just beyond the neighboring pieces, so search one period further on each side. If the short
+            # piece is the last, search only in the piece before it.
             first, last = (before.first, few.first) if after is None else (before.first - period, after.last + period)
             far = [d for d in range((WINDOW + 1) * period, MAX_PERIOD + 1, period) if few.first % d == 0]
             for distance in (*range(period, (WINDOW + 1) * period, period), *far):

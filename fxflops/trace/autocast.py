@@ -137,7 +137,8 @@ class Autocast:
                 fakes = [FakeTensor(mode, t, self._device) if t.is_meta else t for t in plain]
                 args, kwargs = fill(template, *fakes)
                 seen = _Casts(fakes)
-                # Without autocast, a call with mixed dtypes may raise. With autocast, all casts come before an error.
+                # It is safe to suppress errors. Without autocast, mixed dtypes may raise. With autocast, a call makes all its
+                # casts before it can raise.
                 with seen, suppress(Exception):
                     out = func(*args, **kwargs, **more)
                     return seen, out.dtype if isinstance(out, torch.Tensor) else None

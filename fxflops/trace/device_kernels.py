@@ -165,7 +165,7 @@ class DeviceKernels:
         named = {**dict(zip(NAMES, args, strict=False)), **kwargs}
         named.pop("enable_gqa", None)  # the fused operator has no such parameter
         mask, query = named.get("attn_mask"), named["query"]
-        # torch first reshapes or converts such arguments, so it makes more calls than only the fused operator below.
+        # torch first reshapes or converts such arguments, so it makes other calls besides the fused operator below.
         if query.ndim != 4 or (mask is not None and (not mask.is_floating_point() or named.get("is_causal"))):
             return self._decompose(func, template, tensors)
         flash_template, passed_tensors = template_of(((), named))

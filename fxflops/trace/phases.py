@@ -206,7 +206,7 @@ def is_comparing() -> bool:
 
 
 def _is_recomputing() -> bool:
-    """Return whether a node of the backward pass reruns a function of the forward, outside all modules.
+    """Return whether the running autograd node recomputes part of the forward in code outside all modules.
 
     The engine computes gradients with grad mode off, so code with grad mode on builds a graph, i.e. it runs a forward. With
     ``create_graph=True`` grad mode is on everywhere. Then only torch's own checkpoint is recognized, by a frame in its file. This

@@ -163,7 +163,7 @@ def _asks_metadata(entry: Formula) -> bool:
 
 
 def _has_probability(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Return whether a call of ``bernoulli(x, p)`` has the argument ``p``. Dropout passes ``p`` under vmap."""
+    """Return whether a call of ``bernoulli(x, p)`` has the argument ``p``. Under vmap, dropout calls it with ``p``."""
     return len(args) > 1 or kwargs.get("p") is not None
 
 

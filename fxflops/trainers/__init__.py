@@ -49,8 +49,8 @@ def estimate(
     Args:
         trainer: a name in :func:`list_trainers`.
         source: a Report from ``count(..., backward=True)``, a model, or a transformers config, which may be the dict in config.json.
-            If a formula needs the parameters, the model of a config is built on the meta device. The trainer
-            "fxflops" counts this model.
+            If a formula needs the parameter count, the config's model is built on the meta device. The trainer "fxflops" counts
+            this model.
         lengths: the lengths of the batch's sequences, or an int for a batch of one sequence. Default: the lengths in the report's inputs.
         images: the number of patches of each image in the batch. Only verl counts the vision encoder.
         closed_form: the model's closed form with ``backward=True``. Its sizes are batch and sequence length, or only the sequence length.

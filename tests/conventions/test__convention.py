@@ -106,7 +106,7 @@ def test_a_row_of_ours_that_fails_is_told_in_a_line() -> None:
     row.__module__ = "fxflops.conventions"
     report = count(MODEL, X).recount(own({"relu": row}))
     assert [missing.op for missing in report.missing] == ["relu"]
-    assert "ValueError: no such size\nIt was called" in report.missing[0].why
+    assert "ValueError: no such size\nThe formula was called" in report.missing[0].why
     (difference,) = (each for each in report.explain("fxflops", own({"relu": row})).rows if each.op == "relu")
     assert difference.how_b.endswith("ValueError: no such size")
 

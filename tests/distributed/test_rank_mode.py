@@ -177,7 +177,7 @@ def test_the_dtype_that_a_sharded_tensor_states_may_be_an_older_one(computed: to
         return nn.Module(), lambda: x @ weight
 
     if computed is torch.float32:
-        with pytest.raises(RunError, match="tensors of matmul have different dtypes"):
+        with pytest.raises(RunError, match="tensors of matmul do not have the same dtype"):
             simulate(build, {"tp": 2})
     else:
         (kind,) = simulate(build, {"tp": 2}).kinds

@@ -202,7 +202,7 @@ def test_dtypes_that_no_device_takes_together() -> None:
         model, x = nn.Linear(8, 8).bfloat16(), torch.ones(4, 8)
         return model, lambda: model(x)
 
-    told = r"tensors of addmm have different dtypes \(bfloat16, float32\).*\n  at .*test_simulation\.py:\d+ in <lambda>"
+    told = r"tensors of addmm do not have the same dtype \(bfloat16, float32\).*\n  at .*test_simulation\.py:\d+ in <lambda>"
     with pytest.raises(RunError, match=told):
         simulate(build, {"dp": 2})
 

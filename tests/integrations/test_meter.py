@@ -386,7 +386,7 @@ def test_a_share_above_a_peak_that_is_too_low_is_left_out_and_said_once() -> Non
             model(torch.randn(ROWS, IN)).sum().backward()
         return meter.read()
 
-    with pytest.warns(UserWarning, match="it is left out: the device's peak is given too low"):
+    with pytest.warns(UserWarning, match="is left out: the device's peak was given too low"):
         first = reading()
     assert "mfu" not in first
     assert "MFU" not in str(first)

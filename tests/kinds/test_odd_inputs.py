@@ -65,7 +65,7 @@ ONCE: dict[str, Callable[[], Any]] = {
 def test_what_can_be_read_once_is_refused_unread(name: str, place: str, call: Callable[..., Any]) -> None:
     once = ONCE[name]()
     args = {"alone": once, "in a tuple": (once,), "in a list": [once], "in a dict": ({"a": once},), "by name": ([X],)}
-    with pytest.raises(fxflops.FxflopsError, match="read once") as raised:
+    with pytest.raises(fxflops.FxflopsError, match="read only once") as raised:
         call(Sums(), args[place], {"more": once} if place == "by name" else None)
     assert isinstance(raised.value, TypeError)
     first, expected = next(once), next(ONCE[name]())

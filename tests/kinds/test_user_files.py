@@ -74,7 +74,7 @@ def test_required_arguments_are_an_error_that_says_so(tmp_path: Path, fresh: Fre
     )
     done = _command(fresh, tmp_path, "requires.py:make")
     assert done.returncode != 0
-    assert "without arguments" in done.stderr
+    assert "without command-line arguments" in done.stderr
     assert "Traceback" not in done.stderr
 
 

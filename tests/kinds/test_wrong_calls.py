@@ -30,7 +30,11 @@ MODEL, X = nn.Sequential(nn.Linear(4, 4)), torch.ones(2, 4)
             TypeError,
             "max_new_tokens: new_tokens is",
         ),
-        (lambda: fxflops.profile(MODEL)(X), TypeError, r"(?s)is not called: .*with fxflops.profile\(model\) as p"),
+        (
+            lambda: fxflops.profile(MODEL)(X),
+            TypeError,
+            r"(?s)is not a function to call: .*with fxflops.profile\(model\) as p",
+        ),
         (lambda: fxflops.FlopCounterMode, AttributeError, "fxflops.adapters.flop_counter has it"),
         (lambda: fxflops.clever_format, AttributeError, "fxflops.adapters.thop has it"),
         (lambda: fxflops.sumary, AttributeError, "did you mean summary"),
@@ -62,7 +66,7 @@ def test_the_tree_of_a_summary_takes_what_a_reports_does() -> None:
         ("resnet50", "To count a model: fxflops run timm:resnet50"),
         ("timm:resnet50 --batch 2", "fxflops run timm:resnet50 --batch 2"),
         ("count timm:resnet18", "fxflops run MODEL"),
-        ("check timm:resnet18 --max-flops 4 GFLOPs", "4G, or '4 GFLOPs' in quotes"),
+        ("check timm:resnet18 --max-flops 4 GFLOPs", "4G, or in quotes, '4 GFLOPs'"),
     ],
 )
 def test_the_command_line(command: str, said: str) -> None:

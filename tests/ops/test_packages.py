@@ -99,6 +99,6 @@ def test_the_shell_lists_libraries(fresh: Fresh, tmp_path: Path) -> None:
     lines = [line.split(maxsplit=3) for line in result.stdout.splitlines()]
     assert lines == [
         ["acme", "1.2", "acme.flops", "scan"],
-        ["other", "0.1", "nowhere.flops", "failed: ModuleNotFoundError: No module named 'nowhere'"],
+        ["other", "0.1", "nowhere.flops", "failed to load: ModuleNotFoundError: No module named 'nowhere'"],
     ]
     assert not result.stderr

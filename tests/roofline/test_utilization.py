@@ -322,7 +322,7 @@ def test_it_fits_the_terminal(timed: Roofline, columns: Callable[[int], None], w
 
 def test_errors(timed: Roofline) -> None:
     report = fxflops.count(nn.Linear(2, 2), torch.randn(1, 2))
-    with pytest.raises(InputError, match=r"no calls in its backward: count\(model, args, backward=True\)"):
+    with pytest.raises(InputError, match=r"no calls in its backward: pass backward=True to count\(\) or analyze\(\)"):
         report.roofline(MADE_UP, phase="backward")
     with pytest.raises(InputError, match="unknown phase 'back'"):
         report.roofline(MADE_UP, phase="back")
