@@ -7,10 +7,11 @@ the one that ``--new`` names; do not edit it during the run. Each side runs in i
 Both take the models from this tree, with equal seeds.
 
 A report's facts are everything that it shows but times (``facts.py``): calls, scopes, costs, memory over time, missing, sums,
-warnings, and errors. They are written to ``OUT/WAYS/SIDE/SET.jsonl``, one line for each case. SIDE includes a digest of the library, the
+warnings, and types of errors. They are written to ``OUT/WAYS/SIDE/SET.jsonl``, one line for each case. SIDE includes a digest of the library, the
 cases and the installed packages, so a run resumes where it was stopped, and the reference need run only once.
 
-The table is ``OUT/WAYS/table.md``. A difference is explained by an entry in ``causes.py``; the exit status is 1 if one is not.
+The table is ``OUT/WAYS/table.md``; with ``--known`` of the cases that earlier runs have counted. One such table, with what was checked
+by hand, is ``benchmarks/results/side_by_side.md``. A difference is explained by an entry in ``causes.py``; the exit status is 1 if one is not.
 
 Sets: odd and programs (``tests/trace``), fuzz (random nets), ranks (``tests/ranks.py``, and Llama-3 on meshes), timm, torchvision,
 transformers, diffusers, and menagerie (needs ``MENAGERIE=path/to/torchlens``).
@@ -243,7 +244,7 @@ class Comparison:
             lines += ["", "Explained:", ""]
             for cause, found in by_cause.items():
                 cases = len({each.partition(": ")[0] for each in found})
-                lines.append(f"- {cause}: {cases:,} cases, {len(found):,} places, e.g. {found[0]}")
+                lines.append(f"- {cause}: {len(found):,} places in {cases:,} of the cases, e.g. {found[0]}")
         if unexplained:
             lines += ["", f"Not explained: {len(unexplained)}", "", *(f"- {each}" for each in unexplained)]
         for title, cases_by_set in (("Raise alike in all ways", self.raising), ("Cut off", self.cut_off)):
@@ -308,7 +309,9 @@ def cases_of(group: str, options: argparse.Namespace) -> Iterator[Case]:
     """Return the chosen cases of a set. Drawing nets takes time, so they are kept beside the facts."""
     cases = SETS[group].names()
     if group == "fuzz":
-        cases = kept(cases, options.limit or NETS, options.out / f"nets-{sources(*FUZZ)}.jsonl")
+        cases = kept(
+            iter(()) if options.known else cases, options.limit or NETS, options.out / f"nets-{sources(*FUZZ)}.jsonl"
+        )
     begin = tuple(options.only.split(","))
     return itertools.islice((case for case in cases if case[0].startswith(begin)), 0, options.limit, options.every)
 

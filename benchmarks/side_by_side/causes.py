@@ -26,6 +26,12 @@ def more_by_eights(text: str) -> bool:
     return ".live[3]: " in text and 0 < new - old <= 8 * 1000 and (new - old) % 8 == 0
 
 
+def more_by_states(text: str) -> bool:
+    """Return True where activations take the states of random numbers of some checkpoints more, and perhaps a few times 8 bytes."""
+    old, new = numbers(text)
+    return ".live[3]: " in text and new - old >= 5056 and (new - old) % 5056 <= 64
+
+
 def more_by_booleans(text: str) -> bool:
     """Return True where the peak is higher by the booleans of 1030 x 1030 scores, those of the rows, and a number."""
     old, new = numbers(text)
@@ -100,7 +106,8 @@ CAUSES: list[tuple[Matches, Matches, Matches, str]] = [
         "a table of the forward lives as long as it does: it was freed with the first view of it, and entered again",
     ),
     (
-        "torchvision/swin_.*|transformers/(mask2former|kimi_k25)|menagerie/(rs_L717_prosst|lerobot_vla_policies|rs_L933_2_smilesbert)\\..*",
+        "torchvision/swin.*|transformers/(mask2former|kimi_k25|qwen4_exp|inkling2_loop_text|musicgen_melody_decoder)|"
+        r"menagerie/(rs_L717_prosst|rs_L1696_pointe_diffusion_transformer|lerobot_vla_policies|rs_L933_2_smilesbert)\..*",
         "count|train",
         r"timeline\[\d+\] .*\.live\[3\]: .*",
         "a table of the forward lives as long as it does: it was freed with the first view of it, and entered again",
@@ -120,14 +127,14 @@ CAUSES: list[tuple[Matches, Matches, Matches, str]] = [
     ),
     (
         "ranks/ring",
-        "simulate.*",
-        r"timeline.*\.live\[[12]\]: .*|figures\[0\]\[3\]\.(inputs|buffers): .*|memory.*|live_at_peak.*",
+        "(simulate|processes).*",
+        r"timeline.*\.live\[[12]\]: .*|facts\.memory\.(inputs|buffers): .*|figures\[0\]\[3\]\.(inputs|buffers): .*|memory.*|live_at_peak.*",
         "tensors that a model holds in an attribute count as its buffers, from the start",
     ),
     (
-        "menagerie/rs_L933_2_smilesbert.0",
-        "count",
-        r"timeline\[9\]: 136 items, here 0:  -> 137 items, here 1: detach .*",
+        "menagerie/rs_L933_2_smilesbert.0|transformers/musicgen_melody_decoder",
+        "count|train",
+        r"timeline\[\d+\]: .*, here 0:  -> .*, here 1: detach in .*embed_positions",
         "a table of the forward lives as long as it does: it was freed with the first view of it, and entered again",
     ),
     (
@@ -141,5 +148,60 @@ CAUSES: list[tuple[Matches, Matches, Matches, str]] = [
         "train",
         r"timeline\[\d+\]: .*, here 0:  -> .*, here 1: (mul|div) in .*",
         "autograd keeps 8 bytes for the number in `x * 0.5`, on the CPU",
+    ),
+    (
+        "fuzz/.*",
+        "train",
+        more_by_states,
+        "checkpoint's states of random numbers are in the peak, 5,056 bytes for each call",
+    ),
+    (
+        "fuzz/(331f42976f82d980|e11f63ff5ad6880b|184986ffc06a336b)",
+        "train",
+        r"timeline\[\d+\]: .*, here 0:  -> .*, here 1: detach .*",
+        "checkpoint's states of random numbers are in the peak, 5,056 bytes for each call",
+    ),
+    (
+        "fuzz/(48b08a5805cb143f|e00e2b480219307b|9cf5a96ccc69f84c|0c9b7c675b8333a9|"
+        "83ec66a32c23f371|2d5d8b938deee767|ae1342a77b76bf6a|f4b508d05f76a8cf)",
+        "count|train",
+        r"timeline.*",
+        "the zeros that autograd makes without memory, for a gradient that is zero, are not in the peak",
+    ),
+    (
+        "fuzz/(1ca5b768ef77f90e|2f3611c1377e1ef9|6475062161ea3214)",
+        "train",
+        r"calls.*|timeline.*",
+        "the step that is counted is not the optimizer's first, also where a forward adds modules",
+    ),
+    (
+        "fuzz/c3d37d6dad32223d",
+        "count|train",
+        r"timeline\[\d+\] .*\.live\[0\]: 400 -> 336",
+        "what a forward replaces by `x.data = y` is free from then on",
+    ),
+    (
+        "torchvision/((faster|mask|keypoint)rcnn|raft)_.*",
+        "count|train",
+        r"timeline\[\d+\] .*\.live\[1\]: .*",
+        "what a forward replaces in a list that the model holds (anchors, a pyramid) is free from then on",
+    ),
+    (
+        "fuzz/(d66c9f384fd8d6e8|384dcbe951a2fb1a|0b8848ad03ec30cc)",
+        "count|train",
+        r"timeline\[\d+\] .*\.live\[1\]: (16|64|128) -> 0",
+        "a weight that `weight_norm` replaces in the forward is free from then on",
+    ),
+    (
+        "fuzz/(4acf52e84fc14fa2|2c653e507692b2e9|0be73fbdd32b5942)",
+        "count",
+        r"memory\..*: \d+ -> \d+|live_at_peak.*",
+        "attention by plain products has the booleans of its softmax, with which rows without a pair are found",
+    ),
+    (
+        "fuzz/(055ea2d1051893f1|cc122bc496fe1823|9e722ebbf045d92e|4c9e96419c0aa388)",
+        "count|train",
+        r"timeline.*",
+        "what another thread made is free when that thread has ended, which is before or after the last moment",
     ),
 ]

@@ -22,7 +22,7 @@ FOLLOWS = {
     "classes": ["calls", "scopes"],
 }
 """The parts whose contents follow from others: where one of those differs, this one is not told as well."""
-WORDS = (".rule.counts", ".rule.formula", "remarks[]")
+WORDS = (".rule.counts", ".rule.formula", "remarks[]", "run.trace_reason")
 """The kinds of places that hold sentences and names of functions. These are reworded often, and the costs and facts behind them are
 compared elsewhere."""
 LONGEST, MOST = 300, 8

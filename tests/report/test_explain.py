@@ -94,8 +94,8 @@ def test_a_narrow_terminal_has_the_rows_below_each_other(columns: Callable[[int]
         "  torch_flops  72  1 per output",
         "add x3 in *   +72",
         "  torch         0  not counted",
-        "  torch_flops  72  1 add per output, 1",
-        "                   more multiply if",
+        "  torch_flops  72  1 add per output,",
+        "                   plus 1 multiply if",
         "                   alpha is not 1",
         "equal under both: 960",
     ]
