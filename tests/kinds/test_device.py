@@ -185,6 +185,8 @@ def test_analyze_on_meta_has_the_peak_that_a_count_has(name: str, backward: bool
         pytest.skip("this torch has no grouped products")
     with torch.device("meta"):
         model, x = MODELS[name](), torch.empty(SHAPE)
+    if name == "LSTM both ways":
+        x = x[:, :8]  # four layers, whose operators are watched step by step
     try:
         report = fxflops.analyze(model, x, backward=backward, progress=False)
     except fxflops.RunError as error:  # as the model itself does on meta
