@@ -217,7 +217,7 @@ def dispatch_mode_on(mode: AtenMode) -> AbstractContextManager[Any]:
     return nullcontext() if mode in get_current_dispatch_mode_stack() else mode
 
 
-def function_mode_on(observer: FunctionObserver) -> AbstractContextManager[Any]:
-    """Return a context in which our function mode is on; a null context if our mode is on already."""
+def function_mode_on(mode: FunctionMode) -> AbstractContextManager[Any]:
+    """Return a context in which our function mode is on; a null context if one of our modes is on already."""
     modes = get_current_function_mode_stack()
-    return nullcontext() if any(type(mode) is FunctionMode for mode in modes) else FunctionMode(observer)
+    return nullcontext() if any(type(other) is FunctionMode for other in modes) else mode

@@ -128,6 +128,11 @@ class World:
         """Return a value; a tensor whose values are out of date is replaced by its counterpart."""
         return value
 
+    def current_arguments(self, arguments: Arguments) -> Arguments:
+        """Return the arguments of a call, each replaced by its :meth:`current` value."""
+        args, kwargs = arguments
+        return tuple(map(self.current, args)), {name: self.current(arg) for name, arg in kwargs.items()}
+
     def written(self, value: Any) -> Any:
         """Return the tensors in a value; a tensor whose values are out of date is replaced by its counterpart."""
         return value
