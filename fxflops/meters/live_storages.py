@@ -14,7 +14,7 @@ from ..model.hidden import hidden_from_modes
 from ..model.holders import Holders
 from ..model.pytree import stored, tensors_given
 from ..model.tensor_state import aliases_of
-from ..records import Call, Spec
+from ..records import BACKWARD, Call, Spec
 from ..records.tensors import NUMBERS, ORDINARY, spec_of
 from ..torch_internals import DisableTorchFunction, is_zerotensor, random_state_of_checkpoint, saving_hook, storage_uses
 from ..units import size
@@ -642,4 +642,4 @@ def _is_written(call: Call) -> bool:
     """Return whether a call in the backward pass returned an argument that it wrote to."""
     schema = getattr(call.operation.target, "_schema", None)
     returned = schema.returns[0].alias_info if schema is not None and schema.returns else None
-    return call.phase == "backward" and returned is not None and bool(returned.is_write)
+    return call.phase == BACKWARD and returned is not None and bool(returned.is_write)

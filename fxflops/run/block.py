@@ -35,7 +35,7 @@ from ..trace.fake_world import FakeWorld, results_on
 from ..trace.graph_recorder import NoRecorder
 from ..trace.module_times import ModuleTimes
 from ..trace.observe import Observer
-from ..trace.real_world import RealWorld
+from ..trace.profiled_world import ProfiledWorld
 from .calibration import is_timed, measured_entry_costs
 from .environment import environment_of
 from .generate_calls import generate_replaced
@@ -178,7 +178,7 @@ class Block:
         self,
         paths: Mapping[nn.Module, str],
         registry: FormulaRegistry,
-        world: RealWorld,
+        world: ProfiledWorld,
         storages: LiveStorages,
         owners: AutogradOwners,
     ) -> Observer:
@@ -368,10 +368,10 @@ class Block:
             yield step._replace(name=f"{path} {name}".lstrip())
 
 
-def _world_of(device: torch.device | None) -> RealWorld:
-    """Return the world of a block whose models are on this device: a FakeWorld in a simulated rank, otherwise a RealWorld."""
+def _world_of(device: torch.device | None) -> ProfiledWorld:
+    """Return the world of a block whose models are on this device: a FakeWorld in a simulated rank, otherwise a ProfiledWorld."""
     results = results_on()
-    return RealWorld(device) if results is None else FakeWorld(device, results)
+    return ProfiledWorld(device) if results is None else FakeWorld(device, results)
 
 
 def _known_seconds(parts: Mapping[str, float]) -> dict[str, float]:

@@ -34,7 +34,7 @@ from ..model.optimizer import (
     zero_gradients,
 )
 from ..ops import FormulaRegistry
-from ..records import specs_in
+from ..records import BACKWARD, specs_in
 from ..records.tensors import spec_of
 from ..torch_internals import in_fake_mode, is_fake
 from ..trace.autograd_owners import AutogradOwners, NoOwners, backward_from, requires_gradient
@@ -47,7 +47,6 @@ from ..trace.meta_mirror import MetaMirror
 from ..trace.meta_results import WithoutKernels
 from ..trace.meta_world import MetaWorld
 from ..trace.observe import Observer
-from ..trace.phases import BACKWARD
 from ..trace.processes import is_sharded
 from ..trace.source import line_that_raised
 from ..trace.worlds import World

@@ -20,7 +20,7 @@ from ..meters.nodes import Kernel
 from ..meters.queue_stopwatch import observed_clock_of
 from ..model.modules import Called, state_tensors
 from ..ops import FormulaRegistry
-from ..records import PARTS, PHASES, Call, Spec, specs_in, typed
+from ..records import FORWARD, PARTS, Call, Spec, specs_in, typed
 from ..trace.autograd_owners import backward_from, roots_of
 from ..trace.graph_recorder import Recorder
 from ..trace.memo import Lessons
@@ -59,7 +59,7 @@ class GraphRun(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Traced:
+class TracedGraph:
     """A model's graph.
 
     ``how`` is "symbolic", "recorded", or "no" for an empty graph. ``why`` is the reason why the graph is not symbolic, or why it is
@@ -79,30 +79,30 @@ def analysis(
     repeats: int | str,
     tick: Progress,
     kernels: bool = False,
-) -> tuple[Run, Traced]:
-    """Trace the model with the tracer ``how`` and measure the model's graph; return the record and the trace.
+) -> tuple[Run, TracedGraph]:
+    """Trace the model with the tracer ``how`` and measure the model's graph; return the record and the graph.
 
     If a symbolic graph cannot be measured, e.g. because it differs from the model or lacks gradients, the model is recorded instead.
     If a recorded graph cannot be measured, e.g. because the model calls ``backward()``, the model runs without a graph. If the model
     raises, the line of the call in the author's code is added to the error.
     """
-    trace = traced(subject, registry, how)
+    traced = traced_graph(subject, registry, how)
     try:
         while True:
             try:
-                return measure(subject, trace, registry, repeats, tick, kernels), trace
+                return measure(subject, traced, registry, repeats, tick, kernels), traced
             except (TraceError, InputError) as error:
-                if how == "symbolic" or trace.how == "no":
+                if how == "symbolic" or traced.how == "no":
                     raise
-                trace = traced_instead(subject, registry, trace, error)
+                traced = graph_instead(subject, registry, traced, error)
     except (RunError, OutOfMemoryError) as error:
-        place = author_lines(subject, registry, trace).get(error.node) if error.node else None
+        place = author_lines(subject, registry, traced).get(error.node) if error.node else None
         if place:
             error.add(f"\n  at {place}")
         raise
 
 
-def traced(subject: Subject, registry: FormulaRegistry, how: str, why: str = "") -> Traced:
+def traced_graph(subject: Subject, registry: FormulaRegistry, how: str, why: str = "") -> TracedGraph:
     """Trace the model with the tracer ``how``: "symbolic", "record", or "auto", which tries "symbolic", then "record".
 
     If the run cannot be recorded, the graph is empty. ``why`` is the reason for recording, if known. Raises TraceError if ``how`` is
@@ -111,10 +111,10 @@ def traced(subject: Subject, registry: FormulaRegistry, how: str, why: str = "")
     if how not in TRACERS:
         raise InputError(f"unknown tracer trace={how!r}; expected one of {', '.join(map(repr, TRACERS))}")
     if subject.request.own_backward:
-        return untraced(subject, registry, f"{type(subject.model).__name__} runs a backward pass itself")
+        return without_graph(subject, registry, f"{type(subject.model).__name__} runs a backward pass itself")
     if how != "record" and not (how == "auto" and subject.request.backward and isinstance(subject.model, Called)):
         try:
-            return Traced(_symbolic(subject, registry), "symbolic")
+            return TracedGraph(_symbolic(subject, registry), "symbolic")
         except TraceError as error:
             if how == "symbolic":
                 raise
@@ -126,37 +126,37 @@ def traced(subject: Subject, registry: FormulaRegistry, how: str, why: str = "")
             raise
         # If this is the model's own error, the run below raises it again; otherwise it is an error of the recorder.
         why = f"the model cannot be recorded: {_cause(error)}"
-    return untraced(subject, registry, why)
+    return without_graph(subject, registry, why)
 
 
-def _recorded(subject: Subject, registry: FormulaRegistry, why: str) -> Traced:
+def _recorded(subject: Subject, registry: FormulaRegistry, why: str) -> TracedGraph:
     recorder = Recorder(subject.model, subject.rewound_inputs_by_name())
     watch = observed_run(subject, registry, recorder, new_stopwatch=observed_clock_of(subject.device))
     if loaded_weights(subject, watch):
         watch.release()
-        return untraced(subject, registry, "a recorded graph would keep the weights that the model's calls load")
-    return Traced(recorder.graph(), "recorded", why, ModelRun(watch, recorder.calls_of))
+        return without_graph(subject, registry, "a recorded graph would keep the weights that the model's calls load")
+    return TracedGraph(recorder.graph(), "recorded", why, ModelRun(watch, recorder.calls_of))
 
 
-def untraced(subject: Subject, registry: FormulaRegistry, why: str) -> Traced:
+def without_graph(subject: Subject, registry: FormulaRegistry, why: str) -> TracedGraph:
     """Observe a run of the model; return the run with an empty graph. Raises RunError if the model itself raises."""
     watch = observed_run(subject, registry, new_stopwatch=observed_clock_of(subject.device))
-    return Traced(fx.GraphModule({}, fx.Graph()), "no", why, ModelRun(watch, {}))
+    return TracedGraph(fx.GraphModule({}, fx.Graph()), "no", why, ModelRun(watch, {}))
 
 
-def traced_instead(
-    subject: Subject, registry: FormulaRegistry, trace: Traced, error: TraceError | InputError
-) -> Traced:
+def graph_instead(
+    subject: Subject, registry: FormulaRegistry, traced: TracedGraph, error: TraceError | InputError
+) -> TracedGraph:
     """If a symbolic graph failed, record the model instead. If a recorded graph failed, observe a run without a graph.
 
     If the model itself raises, raise the model's error. If the graph raised the same error, raise the graph's error instead, since it
     names the node.
     """
-    if trace.how == "recorded":
+    if traced.how == "recorded":
         at = f" at {error.node!r}" if isinstance(error, RunError) else ""
-        return untraced(subject, registry, f"the model's recorded graph cannot be run{at}: {_cause(error)}")
+        return without_graph(subject, registry, f"the model's recorded graph cannot be run{at}: {_cause(error)}")
     try:
-        return traced(subject, registry, "record", str(error).partition("\n")[0])
+        return traced_graph(subject, registry, "record", str(error).partition("\n")[0])
     except RunError as own_error:
         is_same = (type(own_error.__cause__), str(own_error.__cause__)) == (type(error.__cause__), str(error.__cause__))
         shown_error = error if is_same else own_error
@@ -176,7 +176,7 @@ def _symbolic(subject: Subject, registry: FormulaRegistry, stack_traces: bool = 
 
 def measure(
     subject: Subject,
-    trace: Traced,
+    traced: TracedGraph,
     registry: FormulaRegistry,
     repeats: int | str,
     tick: Progress,
@@ -188,8 +188,8 @@ def measure(
 
     Raises RunError if the model raises, TraceError if the calls of a symbolic graph differ from the model's calls.
     """
-    graph = trace.graph_module
-    graph_run, (watch, calls_of) = _matching_runs(subject, trace, registry, tick)
+    graph = traced.graph_module
+    graph_run, (watch, calls_of) = _matching_runs(subject, traced, registry, tick)
     # Read these times now, since the record does not keep the times of the calls.
     observed, captured = with_seconds(watch.calls), captured_calls(watch.calls)
     if subject.device.type != "meta":
@@ -199,7 +199,7 @@ def measure(
         tick.expect(expected(observed_seconds, repeats, runs_per_repeat))
     # Make the record before the other passes, since they change the model's tensors, and the watch must not observe these changes.
     source = "predicted" if subject.device.type == "meta" else "storages"
-    run = finished_run(subject, watch, source, f"{trace.how} trace", trace.why)
+    run = finished_run(subject, watch, source, f"{traced.how} trace", traced.why)
     measured: dict[str, Any] = {}
     if subject.is_on_meta():
         # A run on meta uses kernels that no device uses (plain products for attention). run_model() predicts a device's kernels.
@@ -228,18 +228,18 @@ def measure(
 
 
 def _matching_runs(
-    subject: Subject, trace: Traced, registry: FormulaRegistry, tick: Progress
+    subject: Subject, traced: TracedGraph, registry: FormulaRegistry, tick: Progress
 ) -> tuple[GraphRun, ModelRun]:
     """Run the graph, on meta if possible, and the model itself, if it was not recorded. The calls of the two runs match.
 
     The graph's run only shows each node's calls and bytes. The report has the model's own calls.
     """
     tick()
-    on_meta = _graph_on_meta(subject, trace.graph_module, registry)
-    graph_run = on_meta or _watched_graph(subject, trace.graph_module, registry, subject.request.adds_backward)
+    on_meta = _graph_on_meta(subject, traced.graph_module, registry)
+    graph_run = on_meta or _watched_graph(subject, traced.graph_module, registry, subject.request.adds_backward)
     tick()
-    if trace.model_run is not None:
-        return graph_run, trace.model_run
+    if traced.model_run is not None:
+        return graph_run, traced.model_run
     try:
         return graph_run, _matched(subject, registry, graph_run, with_facts=on_meta is None)
     except (TraceError, RunError, OutOfMemoryError):
@@ -247,7 +247,7 @@ def _matching_runs(
             raise
     # On real tensors the graph may match the model after all; if the graph raises, the error names the node. This is not inside
     # the handler, since the error's traceback would keep memory in use.
-    graph_run = _watched_graph(subject, trace.graph_module, registry, subject.request.adds_backward)
+    graph_run = _watched_graph(subject, traced.graph_module, registry, subject.request.adds_backward)
     return graph_run, _matched(subject, registry, graph_run, with_facts=True)
 
 
@@ -340,7 +340,7 @@ def _matched(subject: Subject, registry: FormulaRegistry, graph_run: GraphRun, w
     calls that the model does not make, or makes the model's calls in another order.
     """
     watch = observed_run(subject, registry, new_stopwatch=observed_clock_of(subject.device))
-    own_calls = [_comparable(call, with_facts) for call in watch.observer.calls if call.phase in PARTS[PHASES[0]]]
+    own_calls = [_comparable(call, with_facts) for call in watch.observer.calls if call.phase in PARTS[FORWARD]]
     calls_of: dict[str, range] = {}
     end = 0
     for name, calls in graph_run.calls_of.items():
@@ -368,10 +368,10 @@ def _comparable(call: Call, with_facts: bool) -> tuple[Any, ...]:
     return call.op, call.path, *map(typed, bare)
 
 
-def author_lines(subject: Subject, registry: FormulaRegistry, trace: Traced) -> dict[str, str]:
+def author_lines(subject: Subject, registry: FormulaRegistry, traced: TracedGraph) -> dict[str, str]:
     """Return, for each node, the innermost ``file:line`` in the author's code. This traces a symbolic graph again."""
-    graph = trace.graph_module
-    if trace.how == "symbolic":
+    graph = traced.graph_module
+    if traced.how == "symbolic":
         graph = _symbolic(subject, registry, stack_traces=True)
     places = {}
     for node in graph.graph.nodes:

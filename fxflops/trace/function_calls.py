@@ -11,6 +11,7 @@ from ..model.pytree import tensors_given
 from ..ops import ESCAPE, QUERY, Formula
 from ..ops._libraries import LibraryFunction
 from ..ops._traits import UNINITIALIZED
+from ..records import BACKWARD, RECOMPUTE
 from ..records.pairs import ATTENTIONS
 from ..records.tensors import spec_of
 from ..torch_internals import DisableTorchFunction, is_tracing
@@ -30,9 +31,9 @@ from .library_calls import LibraryCalls
 from .memo import Recipe, Unknown, call_key
 from .modes import FunctionMode, dispatch_mode_on, transformed
 from .observed_run import ObservedRun, ThreadPart, ThreadState
-from .phases import BACKWARD, RECOMPUTE, is_comparing
+from .phases import is_comparing
 from .processes import is_between_processes, is_gathering, runs_in_parts
-from .real_world import QUERY_KEY_VALUE
+from .profiled_world import QUERY_KEY_VALUE
 from .recording import Recording
 from .spelling import WRITTEN_AS
 from .uninitialized_reads import address_of

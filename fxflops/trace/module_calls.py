@@ -14,7 +14,7 @@ from torch import nn
 from ..meters.stopwatch import MODULE
 from ..model.snapshot import threads_counting
 from ..ops import VIEW, Formula
-from ..records import EMPTY_MAPPING, Operation, Scope, Spec, Step
+from ..records import EMPTY_MAPPING, FORWARD, Operation, Scope, Spec, Step
 from ..records.pairs import LOOKUP
 from ..records.tensors import spec_of
 from ..torch_internals import DisableTorchDispatch, DisableTorchFunction
@@ -33,9 +33,8 @@ from .leaves import Hooks, Leaves, ModuleSettings, holds_tensors
 from .memo import NOTHING, LeafLookup, Recipe, Unknown, call_key
 from .modes import are_others_on, transformed
 from .observed_run import ObservedRun, ThreadPart, ThreadState
-from .phases import FORWARD
 from .processes import has_shards, runs_in_parts
-from .real_world import is_like
+from .profiled_world import is_like
 from .recording import Recording
 from .stack import OpenCall
 from .steps import Steps

@@ -81,7 +81,7 @@ class ObservedRun:
         self.has_called = False
 
         self.observed_modules = {id(module): ObservedModule(module, path) for module, path in modules.items()}
-        self.settings = Settings(world.forms_of_own, world.spec, world.readers)
+        self.settings = Settings(world.forms_of_own, world.spec, world.setting_readers)
         self.collectives = Collectives(modules)
         self.masks = Masks()
         self.spelling = Spelling()

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..ops import QUERY
 from ..ops._traits import UNINITIALIZED
-from ..records import SCRIPT, Operation
+from ..records import FORWARD, SCRIPT, Operation
 from ..records.tensors import spec_of
 from ..torch_internals import DisableTorchFunction, HigherOrderOperator, OpOverload, current_graph_task_id
 from .attention_pairs import with_learning
@@ -16,7 +16,6 @@ from .learning import Learning
 from .memo import MemoryEffect, Unknown
 from .modes import dispatch_mode_on
 from .observed_run import ObservedRun, ThreadPart, ThreadState
-from .phases import FORWARD
 from .processes import communicates
 from .recording import Recording
 from .worlds import RNN_BACKWARD

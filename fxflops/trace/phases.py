@@ -14,7 +14,7 @@ import torch
 from torch.optim import Optimizer
 
 from ..meters.stopwatch import BETWEEN, PhaseTimes
-from ..records import PHASES
+from ..records import BACKWARD, FORWARD, GRADIENT, OPTIMIZER, RECOMPUTE
 from ..torch_internals import (
     CHECKPOINT_FILE,
     READS_METADATA,
@@ -31,7 +31,6 @@ from .functions import with_callables
 from .source import frames, is_own
 from .stack import ModuleStack
 
-FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, GRADIENT = PHASES
 BACKWARDS = torch.Tensor.backward, torch.autograd.backward
 ENGINE = engine_run_backward.__code__
 BACKWARD_CODE = torch.autograd.backward.__code__

@@ -12,7 +12,7 @@ from ..model.pytree import tensors_given
 from ..ops import Formula
 from ..ops._libraries import LibraryFunction
 from ..ops.einsum import PATH, path_taken
-from ..records import Operation
+from ..records import FORWARD, OPTIMIZER, Operation
 from ..records.pairs import ATTENTION, ATTENTIONS, with_facts
 from ..records.tensors import spec_of
 from ..torch_internals import STOPS_RECOMPUTING, DisableTorchFunction, current_graph_task_id, of_checkpoint
@@ -20,7 +20,6 @@ from .call_log import CallSpecs
 from .library_calls import LibraryCalls
 from .library_functions import result_by_rule
 from .observed_run import ObservedRun, ThreadPart, ThreadState
-from .phases import FORWARD, OPTIMIZER
 from .processes import is_between_processes
 from .worlds import Arguments
 

@@ -8,10 +8,9 @@ import torch
 from torch import nn
 
 from ..model.pytree import caches_in, device_of, walk
-from ..records import Step
+from ..records import BACKWARD, FORWARD, Step
 from ..torch_internals import DisableTorchFunction
 from .observed_run import ObservedRun, ThreadPart, ThreadState
-from .phases import BACKWARD, FORWARD
 from .recording import Recording
 
 INPUT_DEPTH = 6
