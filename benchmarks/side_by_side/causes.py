@@ -54,6 +54,12 @@ CAUSES: list[tuple[Matches, Matches, Matches, str]] = [
     (
         ".*",
         ".*",
+        r"calls\[\d+\] .*\.missing: what it computed was not observed -> the observer did not see what this call computed",
+        "the reason why a call is not counted is worded more plainly",
+    ),
+    (
+        ".*",
+        ".*",
         r"traffic\[\d+\] attention(_backward)? .*\.(flops|bound_seconds|binds): .*",
         "attention under a mask without values has only its bytes in `roofline`, as it may leave no pairs",
     ),
