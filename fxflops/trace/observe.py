@@ -155,10 +155,10 @@ class Observer:
         steps = Steps(run, state, recording)
         modules = ModuleCalls(run, state, recording, learning, runner, steps)
         outside = CallsOutsideTorch(run, state, recording, library, functions)
-        state.mode = FunctionMode(functions)
-        state.aten = AtenMode(operators.operator, state.stopwatch)
-        state.plain_functions = PlainFunctions(
-            run.registry.python_functions, outside.begin_function, outside.end_function
+        state.see_calls_by(
+            FunctionMode(functions),
+            AtenMode(operators.operator, state.stopwatch),
+            PlainFunctions(run.registry.python_functions, outside.begin_function, outside.end_function),
         )
         self._state, self._steps, self._modules, self._outside, self._recording = (
             state,

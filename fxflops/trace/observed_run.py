@@ -113,13 +113,8 @@ class ThreadState:
     """What one thread of an observed run is doing now.
 
     ``stack`` has the open module calls. ``stopwatch`` shows the thread's time without the observer's overhead. ``mode``, ``aten`` and
-    ``plain_functions`` are the modes and the profiler by which the thread's calls are seen: the observer sets them, since they
-    in turn call the parts that have this state.
+    ``plain_functions`` are the modes and the profiler by which the thread's calls are seen.
     """
-
-    mode: FunctionMode
-    aten: AtenMode
-    plain_functions: PlainFunctions
 
     def __init__(self, run: ObservedRun, stack: ModuleStack, stopwatch: Stopwatch, times: PhaseTimes) -> None:
         self._run = run
@@ -138,6 +133,12 @@ class ThreadState:
         self.bodies_under_way: set[Any] = set()
         # The operators of the current call, kept in case checkpoint stops the call halfway: see Recording.call_raised.
         self.call_operators: list[tuple[Any, CallSpecs]] = []
+
+    def see_calls_by(self, mode: FunctionMode, aten: AtenMode, plain_functions: PlainFunctions) -> None:
+        """Set the modes and the profiler. They come last, since they call the parts that have this state."""
+        self.mode = mode
+        self.aten = aten
+        self.plain_functions = plain_functions
 
     def inside_leaf(self) -> bool:
         """Return whether a leaf, or a plain Python function that has a formula, is running: the calls inside are part of it."""
