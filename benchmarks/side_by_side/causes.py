@@ -127,8 +127,8 @@ CAUSES: list[tuple[Matches, Matches, Matches, str]] = [
     ),
     (
         "ranks/fsdp.*",
-        "simulate.*",
-        r"timeline.*|figures\[0\]\[2\]\[3\]: .*|figures\[0\]\[3\].*|memory.*|live_at_peak.*",
+        "simulate.*|processes.*",
+        r"timeline.*|figures\[0\]\[2\]\[3\]: .*|figures\[0\]\[3\].*|memory.*|live_at_peak.*|facts\.(memory\..*|last|uncopied): .*",
         "memory that is freed by resizing a storage, as FSDP does, is seen at the next call",
     ),
     (
