@@ -16,6 +16,7 @@ from ..records import BACKWARD
 from ..torch_internals import DisableTorchDispatch, DisableTorchFunction, in_fake_mode, is_fake
 from ..trace.autograd_owners import AutogradOwners
 from ..trace.compiler import unseen
+from ..trace.instruments import Instruments
 from ..trace.observe import Observer
 from ..trace.profiled_world import ProfiledWorld
 
@@ -47,7 +48,7 @@ def measured_entry_costs(registry: FormulaRegistry) -> tuple[Costs, Costs]:
     without an observer. Shortest times exclude disturbances. The first costs are with a warm cache, the second with a cold cache.
     """
     module = _Returns()
-    observer = Observer({module: ""}, registry, world=ProfiledWorld(), owners=AutogradOwners())
+    observer = Observer({module: ""}, registry, Instruments(ProfiledWorld(), owners=AutogradOwners()))
     with unseen(), torch.inference_mode(False), torch.no_grad():
         return _measured(observer, module, 0), _measured(observer, module, CACHE)
 

@@ -26,19 +26,19 @@ from ..trace.graph_recorder import Recorder
 from ..trace.memo import Lessons
 from ..trace.meta_mirror import MetaMirror
 from ..trace.meta_world import MetaWorld
+from ..trace.observe import Observer
 from ..trace.source import is_library
 from ..trace.symbolic import constants_of, symbolic
 from .compiled import first_runs, with_times
 from .compiled_kernels import compiled_kernels
 from .graph_run import CallCollector, Times, expected, run_graph, time_nodes
-from .model_run import finished_run, loaded_weights, observed_run, run_model, unoptimized, watch_of
+from .model_run import finished_run, loaded_weights, observed_run, observer_of, run_model, unoptimized
 from .out_of_memory import noting_live
 from .outcome import Compiled, Run
 from .per_node import Spans, node_of, with_nodes
 from .progress import Progress
 from .subject import Subject
 from .uncompiled import once_loaded, uncompiled
-from .watch import Watch
 
 TRACERS = ("auto", "symbolic", "record")
 
@@ -46,7 +46,7 @@ TRACERS = ("auto", "symbolic", "record")
 class ModelRun(NamedTuple):
     """An observed run of the model itself. ``calls_of`` maps the name of each graph node to the range of the node's calls in this run."""
 
-    watch: Watch
+    observer: Observer
     calls_of: Mapping[str, range]
 
 
@@ -131,17 +131,17 @@ def traced_graph(subject: Subject, registry: FormulaRegistry, how: str, why: str
 
 def _recorded(subject: Subject, registry: FormulaRegistry, why: str) -> TracedGraph:
     recorder = Recorder(subject.model, subject.rewound_inputs_by_name())
-    watch = observed_run(subject, registry, recorder, new_stopwatch=observed_clock_of(subject.device))
-    if loaded_weights(subject, watch):
-        watch.release()
+    observer = observed_run(subject, registry, recorder, new_stopwatch=observed_clock_of(subject.device))
+    if loaded_weights(subject, observer):
+        observer.release()
         return without_graph(subject, registry, "a recorded graph would keep the weights that the model's calls load")
-    return TracedGraph(recorder.graph(), "recorded", why, ModelRun(watch, recorder.calls_of))
+    return TracedGraph(recorder.graph(), "recorded", why, ModelRun(observer, recorder.calls_of))
 
 
 def without_graph(subject: Subject, registry: FormulaRegistry, why: str) -> TracedGraph:
     """Observe a run of the model; return the run with an empty graph. Raises RunError if the model itself raises."""
-    watch = observed_run(subject, registry, new_stopwatch=observed_clock_of(subject.device))
-    return TracedGraph(fx.GraphModule({}, fx.Graph()), "no", why, ModelRun(watch, {}))
+    observer = observed_run(subject, registry, new_stopwatch=observed_clock_of(subject.device))
+    return TracedGraph(fx.GraphModule({}, fx.Graph()), "no", why, ModelRun(observer, {}))
 
 
 def graph_instead(
@@ -189,17 +189,18 @@ def measure(
     Raises RunError if the model raises, TraceError if the calls of a symbolic graph differ from the model's calls.
     """
     graph = traced.graph_module
-    graph_run, (watch, calls_of) = _matching_runs(subject, traced, registry, tick)
-    # Read these times now, since the record does not keep the times of the calls.
-    observed, captured = with_seconds(watch.calls), captured_calls(watch.calls)
+    graph_run, (observer, calls_of) = _matching_runs(subject, traced, registry, tick)
+    # Read the times and the owners now, since the record does not keep them.
+    calls, owner_of = observer.calls_with_shares, observer.instruments.owners.owner_of
+    observed, captured = with_seconds(calls), captured_calls(calls)
     if subject.device.type != "meta":
         observed_seconds = sum(call.seconds or 0.0 for call in observed)
         # Each repeat runs the model and the nodes; on an accelerator, also the nodes on the host; and the compiled model.
         runs_per_repeat = 2 + (accelerator_of(subject.device) is not None) + subject.compiled
         tick.expect(expected(observed_seconds, repeats, runs_per_repeat))
-    # Make the record before the other passes, since they change the model's tensors, and the watch must not observe these changes.
+    # Make the record before the other passes: they change the tensors of the model, and these changes are not part of its run.
     source = "predicted" if subject.device.type == "meta" else "storages"
-    run = finished_run(subject, watch, source, f"{traced.how} trace", traced.why)
+    run = finished_run(subject, observer, source, f"{traced.how} trace", traced.why)
     measured: dict[str, Any] = {}
     if subject.is_on_meta():
         # A run on meta uses kernels that no device uses (plain products for attention). run_model() predicts a device's kernels.
@@ -217,7 +218,7 @@ def measure(
     nodes = tuple(node_of(n, calls_of.get(n.name, range(0)), times, bytes_of, kernels_of) for n in graph.graph.nodes)
     return replace(
         run,
-        calls=with_nodes(observed, nodes, watch.owners.owner_of) if nodes else observed,
+        calls=with_nodes(observed, nodes, owner_of) if nodes else observed,
         nodes=nodes,
         captured=captured,
         latency=times.latency,
@@ -294,16 +295,16 @@ def _graph_on_meta(subject: Subject, graph: fx.GraphModule, registry: FormulaReg
     except NotImplementedError:  # shapes that depend on values
         return None
     world = MetaWorld(mirror, subject.count_for, registry, lessons, observe_dispatch=False)
-    watch = watch_of(subject, registry, world, observe_dispatch=False)
-    collector = CallCollector(watch.observer, graph.graph)
-    memory, inputs = MemoryMeter(watch.storages), subject.rewound_inputs_by_name()
+    observer = observer_of(subject, registry, world, observe_dispatch=False)
+    collector = CallCollector(observer, graph.graph)
+    memory, inputs = MemoryMeter(observer.instruments.storages), subject.rewound_inputs_by_name()
     try:
-        with uncompiled(), unoptimized(False), watch.observer:
+        with uncompiled(), unoptimized(False), observer:
             run_graph(graph, inputs, collector, memory)
     except (RunError, InputError, NotImplementedError, OutOfMemoryError):
         return None
     finally:
-        watch.release()
+        observer.release()
     if mirror.needs_values or mirror.unknown_origin:
         return None
     return GraphRun(collector.calls_of, (memory.bytes, {}), ran_backward=False)
@@ -315,19 +316,20 @@ def _watched_graph(subject: Subject, graph: fx.GraphModule, registry: FormulaReg
     The bytes are from live storages. A graph has no gradient checkpointing. So if the model overwrites a result that its own
     backward pass recomputes, the graph's backward pass raises. The nodes then have no backward times and bytes.
     """
-    watch = watch_of(subject, registry)
-    collector = CallCollector(watch.observer, graph.graph)
-    memory, backward_memory = MemoryMeter(watch.storages), MemoryMeter(watch.storages)
+    observer = observer_of(subject, registry)
+    collector = CallCollector(observer, graph.graph)
+    storages = observer.instruments.storages
+    memory, backward_memory = MemoryMeter(storages), MemoryMeter(storages)
     inputs, backward_meter = subject.rewound_inputs_by_name(), backward_memory if with_backward else None
     try:
-        noting = noting_live(watch.storages, watch.observer.calls, subject.held["params"])
-        with noting, uncompiled(), watch.observer:
-            run_graph(graph, inputs, collector, memory, back=backward_meter, backward=watch.observer.backward)
+        noting = noting_live(storages, observer.calls, subject.held["params"])
+        with noting, uncompiled(), observer:
+            run_graph(graph, inputs, collector, memory, back=backward_meter, backward=observer.backward)
     except RunError:
         if not with_backward:
             raise
         return _watched_graph(subject, graph, registry, False)
-    watch.release()
+    observer.release()
     return GraphRun(collector.calls_of, (memory.bytes, backward_memory.bytes), with_backward)
 
 
@@ -339,8 +341,8 @@ def _matched(subject: Subject, registry: FormulaRegistry, graph_run: GraphRun, w
     that a mask leaves, are compared only ``with_facts``, since some facts are unknown on meta. Raises TraceError if the graph makes
     calls that the model does not make, or makes the model's calls in another order.
     """
-    watch = observed_run(subject, registry, new_stopwatch=observed_clock_of(subject.device))
-    own_calls = [_comparable(call, with_facts) for call in watch.observer.calls if call.phase in PARTS[FORWARD]]
+    observer = observed_run(subject, registry, new_stopwatch=observed_clock_of(subject.device))
+    own_calls = [_comparable(call, with_facts) for call in observer.calls if call.phase in PARTS[FORWARD]]
     calls_of: dict[str, range] = {}
     end = 0
     for name, calls in graph_run.calls_of.items():
@@ -356,7 +358,7 @@ def _matched(subject: Subject, registry: FormulaRegistry, graph_run: GraphRun, w
             )
         end = first + len(wanted)
         calls_of[name] = range(first, end)
-    return ModelRun(watch, calls_of)
+    return ModelRun(observer, calls_of)
 
 
 def _comparable(call: Call, with_facts: bool) -> tuple[Any, ...]:

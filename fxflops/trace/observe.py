@@ -51,7 +51,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from types import CodeType
@@ -60,17 +60,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..meters.live_storages import LiveStorages
 from ..meters.stopwatch import PhaseTimes, Stopwatch
 from ..model.pytree import tensors_in
 from ..ops import FormulaRegistry
+from ..records import Call
 from ..torch_internals import DisableTorchFunction
-from .autograd_owners import NoOwners, loss_in, roots_of
+from .attention_pairs import with_shares
+from .autograd_owners import loss_in, roots_of
 from .call_runner import CallRunner
 from .calls_outside_torch import CallsOutsideTorch
-from .changes import ChangeListener
 from .function_calls import FunctionCalls
-from .graph_recorder import NoRecorder
+from .instruments import Instruments
 from .kernel_launches import launches_noted
 from .learning import Learning
 from .library_calls import LibraryCalls
@@ -86,20 +86,15 @@ from .stack import ModuleStack
 from .steps import Steps
 from .tasks import handed_over
 from .threads import Watched, drop
-from .worlds import World
 
 
 class Observer:
     """Observes the calls made in a ``with`` block: in the thread that runs the block, and in threads that the model starts.
 
     modules: the modules to hook, with their paths.
-    world: where the tensors are, and how calls get their results; by default real tensors, without a memo.
-    storages: tracks the memory of every tensor that a call returns.
-    listener: is told which tensors and optimizers the run is about to change.
-    recorder: writes a graph of all calls; by default no graph is written.
+    instruments: what observes the run besides this class, e.g. its memory.
     observe_dispatch: keep the dispatch mode on. It also sees operators called from C++ or TorchScript, without a torch function.
     must_read_masks: raise NotImplementedError if an attention mask on meta has no values. Masks that have values are always read.
-    owners: assigns each call of the backward pass to the module whose gradient the call computes.
     new_stopwatch: makes a stopwatch for each thread.
     runs_model: the code of the function that calls the model; None if the user's own code calls it.
 
@@ -111,30 +106,21 @@ class Observer:
         self,
         modules: Mapping[nn.Module, str],
         registry: FormulaRegistry,
+        instruments: Instruments | None = None,
         *,
-        world: World | None = None,
-        storages: LiveStorages | None = None,
-        listener: ChangeListener | None = None,
-        recorder: NoRecorder | None = None,
         observe_dispatch: bool = True,
         must_read_masks: bool = False,
-        owners: NoOwners | None = None,
         new_stopwatch: Callable[[], Stopwatch] = Stopwatch,
         runs_model: CodeType | None = None,
     ) -> None:
-        world = World() if world is None else world
-        listener = ChangeListener() if listener is None else listener
+        self.instruments = instruments = Instruments() if instruments is None else instruments
         stack, stopwatch = ModuleStack(), new_stopwatch()
         times = PhaseTimes(stopwatch.now)
         self._run = run = ObservedRun(
             modules,
             registry,
-            Phases(stack, times, listener, runs_model),
-            world=world,
-            storages=LiveStorages() if storages is None else storages,
-            owners=NoOwners() if owners is None else owners,
-            recorder=NoRecorder() if recorder is None else recorder,
-            listener=listener,
+            Phases(stack, times, instruments.listener, runs_model),
+            instruments,
             observe_dispatch=observe_dispatch,
             must_read_masks=must_read_masks,
         )
@@ -195,9 +181,19 @@ class Observer:
             handle.remove()
         self.phases.leave()
 
+    @property
+    def calls_with_shares(self) -> Sequence[Call]:
+        """The calls of the run. Backward calls of masked attention have the share of pairs that the mask leaves.
+
+        On meta, ``calls`` lacks this share.
+        """
+        return with_shares(self.calls, self.instruments.owners.owner_of)
+
     def release(self) -> None:
-        """Delete the attributes once no other thread is in a hook, except those that a late hook still reads."""
+        """Drop what the run has recorded. The attributes that a late hook still reads are kept until no thread is in a hook."""
+        instruments = self.instruments
         self._threads.close(partial(_release, self, self._state, self._modules))
+        instruments.release()
 
     def be_at(self, path: str) -> None:
         """Assign later calls that run outside all modules to the module at this path: one of the module's graph nodes runs next."""

@@ -13,17 +13,14 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from ..meters.live_storages import LiveStorages
 from ..meters.stopwatch import PhaseTimes, Stopwatch
 from ..ops import FormulaRegistry
 from ..records import Scope, Step
 from .attention_pairs import Masks
-from .autograd_owners import NoOwners
 from .call_log import CallLog, CallSpecs
-from .changes import ChangeListener
 from .forwards import ObservedModule
 from .functions import Bodies, without_torch_function_guard
-from .graph_recorder import NoRecorder
+from .instruments import Instruments
 from .leaves import Settings
 from .library_functions import replace_in_modules
 from .modes import AtenMode, FunctionMode
@@ -34,7 +31,6 @@ from .spelling import Spelling
 from .stack import ModuleStack
 from .threads import Threads
 from .uninitialized_reads import Unwritten, before_write_hook
-from .worlds import World
 
 
 class ObservedRun:
@@ -51,27 +47,23 @@ class ObservedRun:
         modules: Mapping[nn.Module, str],
         registry: FormulaRegistry,
         phases: Phases,
+        instruments: Instruments,
         *,
-        world: World,
-        storages: LiveStorages,
-        owners: NoOwners,
-        recorder: NoRecorder,
-        listener: ChangeListener,
         observe_dispatch: bool,
         must_read_masks: bool,
     ) -> None:
         self.registry = registry
         self.phases = phases
-        self.world = world
-        self.storages = storages
-        self.owners = owners
-        self.recorder = recorder
-        self.listener = listener
+        self.world = world = instruments.world
+        self.storages = storages = instruments.storages
+        self.owners = instruments.owners
+        self.recorder = instruments.recorder
+        self.listener = listener = instruments.listener
         self.observe_dispatch = observe_dispatch
         self.must_read_masks = must_read_masks
         self.lock = threading.RLock()
 
-        self.log = CallLog(phases, owners)
+        self.log = CallLog(phases, self.owners)
         self.calls = self.log.calls
         self.scopes: list[Scope] = []
         self.steps: list[Step] = []
@@ -95,7 +87,7 @@ class ObservedRun:
         self.library_hooks: list[RemovableHandle] = []
         self._imported = 0
 
-        recorder.begin(self.calls)
+        self.recorder.begin(self.calls)
         world.begin(self.log, storages)
 
     def note_failure(self, name: str, path: str, specs: Any) -> None:
