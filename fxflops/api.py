@@ -269,12 +269,12 @@ def counted(
     module = as_model(model, models, args, kwargs)
     count_for, cast_dtype = checked_device(device), checked_autocast(autocast)
 
-    def counted_run(request: Request) -> Run:
+    def run_prepared(request: Request) -> Run:
         with prepared_subject(module, args, kwargs, request) as subject:
             return run_model(subject, registry, must_read_masks=attention == "exact", lessons=lessons)
 
     request = Request(mode, backward, optimizer=optimizer, counts_only=True, count_for=count_for, autocast=cast_dtype)
-    run = with_own_backward(request, type(module).__name__, counted_run)
+    run = with_own_backward(request, type(module).__name__, run_prepared)
     return Report(run, rules, registry, reference_to(module), attention).checked(strict)
 
 

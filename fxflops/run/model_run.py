@@ -264,7 +264,7 @@ def run_model(
     try:
         mirror, observer = _meta_run_that_sees_all(subject, registry, must_read_masks, lessons)
         why = mirror.needs_values  # an error that the model itself caught
-        if subject.has_meta or not why:
+        if subject.has_meta or not why:  # a model on meta has no real tensors to run on instead
             return finished_run(subject, observer, "predicted", ON_META)
     except (RunError, InputError, NotImplementedError) as error:
         failed, why = error, error.problem if isinstance(error, FxflopsError) else str(error)
@@ -465,7 +465,7 @@ def _forward_and_backward(subject: Subject, observer: Observer) -> Any:
         with uncompiled(), unoptimized(False), observer:
             with subject.autocast_region():
                 out = run_to_end(subject.model(*args, **kwargs))
-            if _may_train(subject) and _has_ended(observer, out, subject):
+            if _may_train(subject) and _ran_own_backward(observer, out, subject):
                 raise OwnBackwardError
             if subject.request.adds_backward:
                 observer.backward(out, backward_from)
@@ -484,7 +484,7 @@ def _forward_and_backward(subject: Subject, observer: Observer) -> Any:
         ) from error
 
 
-def _has_ended(observer: Observer, out: Any, subject: Subject) -> bool:
+def _ran_own_backward(observer: Observer, out: Any, subject: Subject) -> bool:
     """Return whether the callable ran the backward pass itself.
 
     Return True if it called ``loss.backward()``, or if it computed gradients and its output does not require a gradient.

@@ -44,16 +44,16 @@ TRACERS = ("auto", "symbolic", "record")
 
 
 class ModelRun(NamedTuple):
-    """An observed run of the model itself. ``calls_of`` maps the name of each graph node to the range of the node's calls in this run."""
+    """An observed run of the model itself. ``call_ranges`` maps the name of each graph node to the range of the node's calls in this run."""
 
     observer: Observer
-    calls_of: Mapping[str, range]
+    call_ranges: Mapping[str, range]
 
 
 class GraphRun(NamedTuple):
     """An observed run of a graph: the calls of each node, the bytes of each node in forward and backward, and whether the backward ran."""
 
-    calls_of: Mapping[str, list[Call]]
+    calls_by_node: Mapping[str, list[Call]]
     bytes_of: tuple[Spans, Spans]
     ran_backward: bool
 
@@ -189,7 +189,7 @@ def measure(
     Raises RunError if the model raises, TraceError if the calls of a symbolic graph differ from the model's calls.
     """
     graph = traced.graph_module
-    graph_run, (observer, calls_of) = _matching_runs(subject, traced, registry, tick)
+    graph_run, (observer, call_ranges) = _matching_runs(subject, traced, registry, tick)
     # Read the times and the owners now, since the record does not keep them.
     calls, owner_of = observer.calls_with_shares, observer.instruments.owners.owner_of
     observed, captured = with_seconds(calls), captured_calls(calls)
@@ -215,7 +215,7 @@ def measure(
     if subject.device.type != "meta" and repeats != 0:
         times, compiled = _timed(subject, graph, graph_run.ran_backward, repeats, tick, kernels)
     kernels_of = _kernels(subject, graph) if kernels else {}
-    nodes = tuple(node_of(n, calls_of.get(n.name, range(0)), times, bytes_of, kernels_of) for n in graph.graph.nodes)
+    nodes = tuple(node_of(n, call_ranges.get(n.name, range(0)), times, bytes_of, kernels_of) for n in graph.graph.nodes)
     return replace(
         run,
         calls=with_nodes(observed, nodes, owner_of) if nodes else observed,
@@ -242,14 +242,14 @@ def _matching_runs(
     if traced.model_run is not None:
         return graph_run, traced.model_run
     try:
-        return graph_run, _matched(subject, registry, graph_run, with_facts=on_meta is None)
+        return graph_run, _matched(subject, registry, graph_run, compares_facts=on_meta is None)
     except (TraceError, RunError, OutOfMemoryError):
         if on_meta is None:
             raise
     # On real tensors the graph may match the model after all; if the graph raises, the error names the node. This is not inside
     # the handler, since the error's traceback would keep memory in use.
     graph_run = _watched_graph(subject, traced.graph_module, registry, subject.request.adds_backward)
-    return graph_run, _matched(subject, registry, graph_run, with_facts=True)
+    return graph_run, _matched(subject, registry, graph_run, compares_facts=True)
 
 
 def _timed(
@@ -333,20 +333,20 @@ def _watched_graph(subject: Subject, graph: fx.GraphModule, registry: FormulaReg
     return GraphRun(collector.calls_of, (memory.bytes, backward_memory.bytes), with_backward)
 
 
-def _matched(subject: Subject, registry: FormulaRegistry, graph_run: GraphRun, with_facts: bool) -> ModelRun:
+def _matched(subject: Subject, registry: FormulaRegistry, graph_run: GraphRun, compares_facts: bool) -> ModelRun:
     """Observe a run of the model, and match its calls to the calls of a symbolic graph.
 
     The model may make more calls than the graph, since a call that depends on no input, such as ``self.scale ** 2`` for a buffer, is
     a constant in the graph. Facts about values, e.g. the number of pairs
-    that a mask leaves, are compared only ``with_facts``, since some facts are unknown on meta. Raises TraceError if the graph makes
+    that a mask leaves, are compared only ``compares_facts``, since some facts are unknown on meta. Raises TraceError if the graph makes
     calls that the model does not make, or makes the model's calls in another order.
     """
     observer = observed_run(subject, registry, new_stopwatch=observed_clock_of(subject.device))
-    own_calls = [_comparable(call, with_facts) for call in observer.calls if call.phase in PARTS[FORWARD]]
-    calls_of: dict[str, range] = {}
+    own_calls = [_comparable(call, compares_facts) for call in observer.calls if call.phase in PARTS[FORWARD]]
+    call_ranges: dict[str, range] = {}
     end = 0
-    for name, calls in graph_run.calls_of.items():
-        wanted = [_comparable(call, with_facts) for call in calls]
+    for name, calls in graph_run.calls_by_node.items():
+        wanted = [_comparable(call, compares_facts) for call in calls]
         # Find the next place where the model makes this node's calls in a row; a node without calls fits anywhere.
         starts = (i for i in range(end, len(own_calls)) if own_calls[i : i + len(wanted)] == wanted)
         first = next(starts, None) if wanted else end
@@ -357,14 +357,14 @@ def _matched(subject: Subject, registry: FormulaRegistry, graph_run: GraphRun, w
                 advice="record",
             )
         end = first + len(wanted)
-        calls_of[name] = range(first, end)
-    return ModelRun(observer, calls_of)
+        call_ranges[name] = range(first, end)
+    return ModelRun(observer, call_ranges)
 
 
-def _comparable(call: Call, with_facts: bool) -> tuple[Any, ...]:
+def _comparable(call: Call, compares_facts: bool) -> tuple[Any, ...]:
     """Return the properties in which a call of the graph must match the model's call."""
     inputs, out = tuple(call.inputs()), call.out
-    if with_facts:
+    if compares_facts:
         return call.op, call.path, typed(inputs), typed(out)
     bare = [tuple([Spec(spec, spec.dtype, spec.layout) for spec in specs_in(each)]) for each in (inputs, out)]
     return call.op, call.path, *map(typed, bare)

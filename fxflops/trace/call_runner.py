@@ -33,15 +33,15 @@ from .functions import PYTHON_FUNCTIONS, callables_in, with_callables
 from .library_calls import LibraryCalls
 from .memo import Recipe
 from .modes import ResultsMode, dispatch_mode_on, function_mode_on, transformed
-from .observed_run import ObservedRun, ThreadPart, ThreadState
+from .observer_state import SharedState, ThreadPart, ThreadState
 from .recording import Recording
 
 
 class CallRunner(ThreadPart):
     """Runs the calls of one thread: by the world's kernel, by parts, or with the calls inside observed."""
 
-    def __init__(self, run: ObservedRun, state: ThreadState, recording: Recording, library: LibraryCalls) -> None:
-        super().__init__(run, state)
+    def __init__(self, shared: SharedState, state: ThreadState, recording: Recording, library: LibraryCalls) -> None:
+        super().__init__(shared, state)
         self._recording = recording
         self._library = library
 

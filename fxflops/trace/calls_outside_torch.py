@@ -17,7 +17,7 @@ from .function_calls import FunctionCalls
 from .kernel_launches import function_of, grid_of, names_of
 from .library_calls import LibraryCalls
 from .library_functions import has_values
-from .observed_run import ObservedRun, ThreadPart, ThreadState
+from .observer_state import SharedState, ThreadPart, ThreadState
 from .recording import Recording
 
 
@@ -30,13 +30,13 @@ class CallsOutsideTorch(ThreadPart):
 
     def __init__(
         self,
-        run: ObservedRun,
+        shared: SharedState,
         state: ThreadState,
         recording: Recording,
         library: LibraryCalls,
         functions: FunctionCalls,
     ) -> None:
-        super().__init__(run, state)
+        super().__init__(shared, state)
         self._recording = recording
         self._library = library
         self._functions = functions

@@ -30,7 +30,7 @@ from .learning import Learning
 from .library_calls import LibraryCalls
 from .memo import Recipe, Unknown, call_key
 from .modes import FunctionMode, dispatch_mode_on, transformed
-from .observed_run import ObservedRun, ThreadPart, ThreadState
+from .observer_state import SharedState, ThreadPart, ThreadState
 from .phases import is_comparing
 from .processes import is_between_processes, is_gathering, runs_in_parts
 from .profiled_world import QUERY_KEY_VALUE
@@ -47,15 +47,15 @@ class FunctionCalls(ThreadPart):
 
     def __init__(
         self,
-        run: ObservedRun,
+        shared: SharedState,
         state: ThreadState,
         recording: Recording,
         learning: Learning,
         library: LibraryCalls,
         runner: CallRunner,
     ) -> None:
-        super().__init__(run, state)
-        self.bodies = run.bodies
+        super().__init__(shared, state)
+        self.bodies = shared.bodies
         self.stopwatch = state.stopwatch
         self._recording = recording
         self._learning = learning
@@ -65,7 +65,7 @@ class FunctionCalls(ThreadPart):
     def function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one function call that reached the function mode, and record the call."""
         world = self._world
-        self._run.follow_imports()
+        self._shared.follow_imports()
         if func in world.unrecorded:
             return func(*args, **kwargs)
         if self._state.in_library_backward:  # a library function's backward may first rerun a checkpointed forward
@@ -80,7 +80,7 @@ class FunctionCalls(ThreadPart):
         if world.memo is None or type(func) is LibraryFunction or not self._learning.memo_applies(in_handler=True):
             return self._observe_call(func, args, kwargs)
         # x + y and x.add(y) are the same method here; only the caller's bytecode distinguishes them.
-        target = self._run.spelling.of(func) if func in WRITTEN_AS else func
+        target = self._shared.spelling.of(func) if func in WRITTEN_AS else func
         try:
             key = call_key((target, *world.torch_settings(func)), args, kwargs, world.form)
             recipe = world.memo.get(key)
@@ -111,7 +111,7 @@ class FunctionCalls(ThreadPart):
         ):
             # The number of pairs that a mask leaves depends on the mask's values, which may differ from the first call's.
             operation = self._recording.with_mask_of(operation, func, args, kwargs, out)
-        path, open_calls = self._run.path, self._stack.open
+        path, open_calls = self._shared.path, self._stack.open
         if open_calls:
             path = open_calls[-1].path
             if seconds is not None:
@@ -171,7 +171,7 @@ class FunctionCalls(ThreadPart):
                 answer = world.answer(func, args, kwargs)
                 if answer is not NotImplemented:
                     return self._record_answer(func, args, kwargs, answer)
-        self._run.announce_writes(func, args, kwargs)
+        self._shared.announce_writes(func, args, kwargs)
         if self._state.inside_leaf():
             return self._runner.run(func, *world.redirect(func, args, kwargs))  # e.g. an RNN cell's initial state
         if type(func) is MethodWrapperType or isinstance(func, type):  # a property of a tensor; torch.device(...)
@@ -179,7 +179,7 @@ class FunctionCalls(ThreadPart):
         formula = self._registry.find(func)
         in_parts = runs_in_parts((args, kwargs))
         if formula is not None and formula.op == ADDRESS:
-            if self._run.spelling.is_compared(ADDRESS):
+            if self._shared.spelling.is_compared(ADDRESS):
                 return address_of(args[0])
             if world.is_meta and args[0].is_meta:
                 raise NotImplementedError(
@@ -218,7 +218,7 @@ class FunctionCalls(ThreadPart):
             self._recording.check_reads(formula, func, *original)
         specs, kwspecs = self._library.specs_of(func, args, kwargs)
         node_args = self._recording.node_arguments(args, kwargs)
-        target = self._run.spelling.of(func) if func in WRITTEN_AS else func
+        target = self._shared.spelling.of(func) if func in WRITTEN_AS else func
         self._state.call_operators.clear()
         start = self._stopwatch.now()
         try:
@@ -229,7 +229,7 @@ class FunctionCalls(ThreadPart):
                     out = self._runner.run(func, args, kwargs)
         except Exception:
             path = self._state.innermost_path()
-            self._run.note_failure(qualified_name(func), path, (specs, kwspecs))
+            self._shared.note_failure(qualified_name(func), path, (specs, kwspecs))
             self._recording.call_raised(path, formula, func, original)
             raise
         if formula is not None:
@@ -285,7 +285,7 @@ class FunctionCalls(ThreadPart):
         self._state.bodies_under_way.add(func)
         try:
             with self._phases.within(func), FunctionMode(self):
-                return self._stopwatch.run(self._run.without_guard(func), args, kwargs)
+                return self._stopwatch.run(self._shared.without_guard(func), args, kwargs)
         finally:
             self._state.bodies_under_way.discard(func)
 
@@ -316,5 +316,5 @@ class FunctionCalls(ThreadPart):
             self._storages.may_resize(tensor)
             if is_gathering() and (self._storages.was_made(tensor) or not tensor.untyped_storage().nbytes()):
                 self._storages.label(
-                    [(self._run.collectives.cause() or self._state.innermost_path(), tensor)], "gathered"
+                    [(self._shared.collectives.cause() or self._state.innermost_path(), tensor)], "gathered"
                 )

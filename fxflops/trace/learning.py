@@ -8,7 +8,7 @@ from ..ops import Formula
 from ..torch_internals import is_any_autocast_enabled
 from .memo import MemoryEffect, RunState
 from .modes import transformed
-from .observed_run import ThreadPart
+from .observer_state import ThreadPart
 from .worlds import Arguments
 
 
@@ -26,7 +26,7 @@ class Learning(ThreadPart):
             self._stack.leaf_depth
             or self._state.in_call
             or self._state.in_higher_order  # the function mode is on inside a higher-order operator, too
-            or self._run.threads.by_thread
+            or self._shared.threads.by_thread
             or self._state.plain_functions.current
             or self._unwritten.storages
             or is_any_autocast_enabled()
@@ -36,7 +36,7 @@ class Learning(ThreadPart):
     def begin(self) -> RunState:
         """Return the run's state before a call, to be passed to :meth:`end`."""
         storages = self._storages
-        return RunState(len(self._calls), len(self._run.scopes), storages.entered, storages.begin())
+        return RunState(len(self._calls), len(self._shared.scopes), storages.entered, storages.begin())
 
     def end(
         self,
@@ -56,7 +56,7 @@ class Learning(ThreadPart):
         memory_effect = MemoryEffect(*self._storages.end(before.span, arguments), before.storages)
         is_only_call = len(self._calls) == before.calls + 1
         if scopes is not None:
-            is_only_call = is_only_call and len(self._run.scopes) == before.scopes + scopes
+            is_only_call = is_only_call and len(self._shared.scopes) == before.scopes + scopes
         if is_only_call:
             operation = self._calls[before.calls].operation
             if operation.target is target:

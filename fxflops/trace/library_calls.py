@@ -14,7 +14,7 @@ from ..records.tensors import spec_of
 from ..torch_internals import DisableTorchFunction, current_graph_task_id
 from .call_log import CallSpecs
 from .library_functions import has_values, nodes_between, run_original, run_without_values, tensors_of
-from .observed_run import ThreadPart
+from .observer_state import ThreadPart
 from .worlds import Arguments
 
 
@@ -54,7 +54,7 @@ class LibraryCalls(ThreadPart):
         try:
             return with_facts(result, **facts(func.described(*self._world.current_arguments(arguments))))
         except NotImplementedError:
-            if self._run.must_read_masks and formula is not None and formula.op == ATTENTION:
+            if self._shared.must_read_masks and formula is not None and formula.op == ATTENTION:
                 raise
             return result
 
@@ -97,4 +97,4 @@ class LibraryCalls(ThreadPart):
 
         self._owners.own_nodes(len(self._calls) - 1, nodes)
         for node in nodes:
-            self._run.library_hooks += node.register_prehook(begin), node.register_hook(end)
+            self._shared.library_hooks += node.register_prehook(begin), node.register_hook(end)

@@ -32,7 +32,7 @@ from .learning import Learning
 from .leaves import Hooks, Leaves, ModuleSettings, holds_tensors
 from .memo import NOTHING, LeafLookup, Recipe, Unknown, call_key
 from .modes import are_others_on, transformed
-from .observed_run import ObservedRun, ThreadPart, ThreadState
+from .observer_state import SharedState, ThreadPart, ThreadState
 from .processes import has_shards, runs_in_parts
 from .profiled_world import is_like
 from .recording import Recording
@@ -48,20 +48,20 @@ class ModuleCalls(ThreadPart):
 
     def __init__(
         self,
-        run: ObservedRun,
+        shared: SharedState,
         state: ThreadState,
         recording: Recording,
         learning: Learning,
         runner: CallRunner,
         steps: Steps,
     ) -> None:
-        super().__init__(run, state)
+        super().__init__(shared, state)
         self._recording = recording
         self._learning = learning
         self._runner = runner
         self._steps = steps
         self._thread = state.thread
-        self._leaves = Leaves(run.registry)
+        self._leaves = Leaves(shared.registry)
         self._hooks = Hooks()
 
     def attach(self, pre_hook: Callable[..., None], post_hook: Callable[..., None]) -> None:
@@ -71,13 +71,13 @@ class ModuleCalls(ThreadPart):
         """
         self._pre_hook, self._post_hook = pre_hook, post_hook
         if self._recorder.writes_graph:
-            for observed in self._run.observed_modules.values():
+            for observed in self._shared.observed_modules.values():
                 observed.initial = self._settings_but_mode(observed) if self.formula_of(observed) is not None else None
         hooked: list[nn.Module] = []
         class_has_plain_call = cache(has_plain_call)
         uses_stand_ins = self._world.skips_forwards and self._world.memo is not None
         call_leaf, call_module = self._call_leaf, self._call_module
-        for observed in self._run.observed_modules.values():
+        for observed in self._shared.observed_modules.values():
             module = observed.module
             cls: Any = type(module)
             if uses_stand_ins and class_has_plain_call(cls) and not is_hooked(module):
@@ -89,7 +89,7 @@ class ModuleCalls(ThreadPart):
     def detach(self) -> None:
         """Remove the hooks and the stand-ins."""
         self._hooks.detach()
-        for observed in self._run.observed_modules.values():
+        for observed in self._shared.observed_modules.values():
             observed.leave()
 
     def formula_of(self, observed: ObservedModule) -> Formula | None:
@@ -130,13 +130,13 @@ class ModuleCalls(ThreadPart):
         Either the module is a copy, with our hooks, that the model's forward made, or this thread counts the module inside a profiled
         block.
         """
-        is_ours = id(module) in self._run.observed_modules
+        is_ours = id(module) in self._shared.observed_modules
         return not is_ours or (self._world.is_block and threading.get_ident() in threads_counting(module))
 
     def _begin_module(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """Begin a module call."""
-        stack, observed = self._stack, self._run.observed_modules[id(module)]
-        self._run.follow_imports()
+        stack, observed = self._stack, self._shared.observed_modules[id(module)]
+        self._shared.follow_imports()
         if not stack.open:
             self._steps.begin(args, kwargs)
         open_call = stack.enter(module, observed.path)
@@ -173,7 +173,7 @@ class ModuleCalls(ThreadPart):
             return
         try:
             with DisableTorchFunction():
-                settings = self._run.settings.of(observed)
+                settings = self._shared.settings.of(observed)
                 parameters = module._parameters.values() if torch.is_grad_enabled() else ()
                 requires_grad = tuple([parameter is not None and parameter.requires_grad for parameter in parameters])
                 key = call_key(
@@ -191,7 +191,7 @@ class ModuleCalls(ThreadPart):
 
     def _settings_but_mode(self, observed: ObservedModule) -> dict[str, Any]:
         """Return a module's settings without ``training``, which another thread may change to count the module."""
-        return {name: value for name, value in self._run.settings.of(observed).by_name.items() if name != "training"}
+        return {name: value for name, value in self._shared.settings.of(observed).by_name.items() if name != "training"}
 
     def _end_module(self, module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
         """Record a finished module call; if it was an outermost call, end its step."""
@@ -214,12 +214,12 @@ class ModuleCalls(ThreadPart):
             return
         with DisableTorchFunction():
             if sys.exc_info()[1] is not open_call.handled:  # a new exception: the module raised
-                self._run.note_failure(type(module).__qualname__, open_call.path, (spec_of(args), spec_of(kwargs)))
+                self._shared.note_failure(type(module).__qualname__, open_call.path, (spec_of(args), spec_of(kwargs)))
                 self._recording.call_raised(open_call.path)
             elif is_leaf:
-                self._leave_leaf(self._run.observed_modules[id(module)], open_call, seconds, args, kwargs, out)
+                self._leave_leaf(self._shared.observed_modules[id(module)], open_call, seconds, args, kwargs, out)
             else:
-                settings = self._run.settings.of(self._run.observed_modules[id(module)])
+                settings = self._shared.settings.of(self._shared.observed_modules[id(module)])
                 # Threads overlap, so the calls inside may add up to more time than the module took.
                 own_seconds = max(seconds - open_call.inside, 0.0) if self._stopwatch.runs else None
                 operation = self._container_operation(module, settings, args, kwargs, out)
@@ -244,7 +244,7 @@ class ModuleCalls(ThreadPart):
     ) -> None:
         """Record a finished leaf call."""
         module: Any = observed.module
-        formula, settings = self.formula_of(observed), self._run.settings.of(observed)
+        formula, settings = self.formula_of(observed), self._shared.settings.of(observed)
         table = (module.weight,) if formula is not None and formula.op == LOOKUP else ()
         result = self._world.spec_of_result(formula, (*args, *table), out)
         call_specs = self._world.spec(args), self._world.spec(kwargs) if kwargs else EMPTY_MAPPING, result
@@ -297,7 +297,7 @@ class ModuleCalls(ThreadPart):
     ) -> None:
         """Record a module call of the forward phase as a scope."""
         if self._phases.now() == FORWARD:
-            self._run.scopes.append(tuple.__new__(Scope, (path, operation, params, has_children, own_seconds)))
+            self._shared.scopes.append(tuple.__new__(Scope, (path, operation, params, has_children, own_seconds)))
 
     def _call_module(self, observed: ObservedModule, /, *args: Any, **kwargs: Any) -> Any:
         """Call a module; before and after the call, do the work of the observer's hooks."""
@@ -323,7 +323,7 @@ class ModuleCalls(ThreadPart):
         key = None
         with self._lock, DisableTorchFunction():
             if not (module._modules or are_others_on()) and self._learning.memo_applies(in_handler=False):
-                world, settings = self._world, self._run.settings.of(observed)
+                world, settings = self._world, self._shared.settings.of(observed)
                 try:
                     key = call_key((type(module), settings), args, kwargs, world.form)
                     recipe = world.memo.get(key) or self._leaf_recipe(key, observed, settings, args, kwargs)  # type: ignore[union-attr]
@@ -363,7 +363,7 @@ class ModuleCalls(ThreadPart):
         assert operation is not None
         # Forwards are skipped only without gradients: there are no owners, and the phase is the forward.
         self._log.add(operation, path, None, FORWARD)
-        self._run.scopes.append(tuple.__new__(Scope, (path, operation, settings.params, False, None)))
+        self._shared.scopes.append(tuple.__new__(Scope, (path, operation, settings.params, False, None)))
         if not self._stack.open:
-            self._run.steps.append(Step(path, range(number, number + 1)))
+            self._shared.steps.append(Step(path, range(number, number + 1)))
         return out

@@ -6,7 +6,7 @@ recorded; the calls inside it are. If the function is written in Python, the fun
 dispatch mode sees them as operators. Under vmap and the other functorch transforms, only operators get the full shapes,
 so the dispatch mode observes all functions.
 
-All threads of a run share an ``ObservedRun`` (:mod:`.observed_run`). Each thread has a ``ThreadState``, and these parts:
+All threads of a run share a ``SharedState`` (:mod:`.observer_state`). Each thread has a ``ThreadState``, and these parts:
 
 ====================  ============================================================  ==================================
 part                  what it sees, or does                                         called by
@@ -77,7 +77,7 @@ from .library_calls import LibraryCalls
 from .library_functions import handed_to
 from .modes import AtenMode, FunctionMode, beneath_others, dispatch_mode_on
 from .module_calls import ModuleCalls
-from .observed_run import ObservedRun, ThreadState
+from .observer_state import SharedState, ThreadState
 from .operator_calls import OperatorCalls
 from .phases import Phases
 from .python_functions import PlainFunctions
@@ -116,7 +116,7 @@ class Observer:
         self.instruments = instruments = Instruments() if instruments is None else instruments
         stack, stopwatch = ModuleStack(), new_stopwatch()
         times = PhaseTimes(stopwatch.now)
-        self._run = run = ObservedRun(
+        self._shared = shared = SharedState(
             modules,
             registry,
             Phases(stack, times, instruments.listener, runs_model),
@@ -124,27 +124,27 @@ class Observer:
             observe_dispatch=observe_dispatch,
             must_read_masks=must_read_masks,
         )
-        self.calls, self.scopes, self.steps = run.calls, run.scopes, run.steps
-        self.phases, self.lock = run.phases, run.lock
-        self._threads = run.threads
+        self.calls, self.scopes, self.steps = shared.calls, shared.scopes, shared.steps
+        self.phases, self.lock = shared.phases, shared.lock
+        self._threads = shared.threads
         self._new_stopwatch = new_stopwatch
-        self._observe_thread(ThreadState(run, stack, stopwatch, times))
+        self._observe_thread(ThreadState(shared, stack, stopwatch, times))
 
     def _observe_thread(self, state: ThreadState) -> None:
         """Make the parts that observe the current thread, from the innermost to those that see the thread's calls."""
-        run = self._run
-        library, learning = LibraryCalls(run, state), Learning(run, state)
-        recording = Recording(run, state, library)
-        runner = CallRunner(run, state, recording, library)
-        functions = FunctionCalls(run, state, recording, learning, library, runner)
-        operators = OperatorCalls(run, state, recording, learning, runner)
-        steps = Steps(run, state, recording)
-        modules = ModuleCalls(run, state, recording, learning, runner, steps)
-        outside = CallsOutsideTorch(run, state, recording, library, functions)
+        shared = self._shared
+        library, learning = LibraryCalls(shared, state), Learning(shared, state)
+        recording = Recording(shared, state, library)
+        runner = CallRunner(shared, state, recording, library)
+        functions = FunctionCalls(shared, state, recording, learning, library, runner)
+        operators = OperatorCalls(shared, state, recording, learning, runner)
+        steps = Steps(shared, state, recording)
+        modules = ModuleCalls(shared, state, recording, learning, runner, steps)
+        outside = CallsOutsideTorch(shared, state, recording, library, functions)
         state.see_calls_by(
             FunctionMode(functions),
             AtenMode(operators.operator, state.stopwatch),
-            PlainFunctions(run.registry.python_functions, outside.begin_function, outside.end_function),
+            PlainFunctions(shared.registry.python_functions, outside.begin_function, outside.end_function),
         )
         self._state, self._steps, self._modules, self._outside, self._recording = (
             state,
@@ -160,12 +160,12 @@ class Observer:
     @property
     def ran_on(self) -> torch.device | None:
         """The device of the first model output; None before the first output."""
-        return self._run.ran_on
+        return self._shared.ran_on
 
     @property
     def failed(self) -> tuple[str, str, Any] | None:
         """The name, path and argument specs of the first call that raised; None if no call raised."""
-        return self._run.failed
+        return self._shared.failed
 
     def __enter__(self) -> Observer:
         self._modules.attach(self._pre_hook, self._post_hook)
@@ -177,7 +177,7 @@ class Observer:
             open_call.let_go()
         self.switch_off(*exception)
         self._modules.detach()
-        for handle in self._run.library_hooks:
+        for handle in self._shared.library_hooks:
             handle.remove()
         self.phases.leave()
 
@@ -197,7 +197,7 @@ class Observer:
 
     def be_at(self, path: str) -> None:
         """Assign later calls that run outside all modules to the module at this path: one of the module's graph nodes runs next."""
-        self._run.path = path
+        self._shared.path = path
 
     # Threads
 
@@ -205,20 +205,20 @@ class Observer:
         """Observe the current thread with this copy of ``parent``, as part of the module calls that are open in ``parent``."""
         stopwatch = self._new_stopwatch()
         stack, times = parent._state.stack.copy(), PhaseTimes(stopwatch.now)
-        self._observe_thread(ThreadState(self._run, stack, stopwatch, times))
+        self._observe_thread(ThreadState(self._shared, stack, stopwatch, times))
         self.switch_on()
 
     def switch_on(self) -> None:
         """Turn the modes on in this thread."""
-        run, state = self._run, self._state
-        world_contexts = run.world.contexts()  # before our modes are on: a world may look at the other modes
+        shared, state = self._shared, self._state
+        world_contexts = shared.world.contexts()  # before our modes are on: a world may look at the other modes
         self._modes = ExitStack()
-        if run.observe_dispatch:
+        if shared.observe_dispatch:
             self._modes.enter_context(self.aten)
         self._modes.enter_context(beneath_others(self.mode))
         self._modes.enter_context(state.plain_functions)
         self._modes.enter_context(launches_noted(self._outside.launched))
-        self._modes.enter_context(handed_to(self._outside.library_function, run.registry.library_functions))
+        self._modes.enter_context(handed_to(self._outside.library_function, shared.registry.library_functions))
         self._modes.enter_context(handed_over(self._task, self._thread_of_calls))
         for context in world_contexts:
             self._modes.enter_context(context)
@@ -229,7 +229,9 @@ class Observer:
 
     def _task(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap a function for another thread, so that it is observed there as part of the module calls that are open now."""
-        if self._run.world.is_block and not self._state.stack.open:  # a block observes other threads only inside models
+        if (
+            self._shared.world.is_block and not self._state.stack.open
+        ):  # a block observes other threads only inside models
             return function
         return self._threads.observed_task(self._copy_with_open_calls(), function)
 
@@ -240,12 +242,15 @@ class Observer:
         daemons, and would abort if a torch mode were still on in a daemon.
         """
         is_daemon = getattr(getattr(run, "__self__", None), "daemon", False)
-        if not self._state.stack.open and (self._run.world.is_block or is_daemon):
+        if not self._state.stack.open and (self._shared.world.is_block or is_daemon):
             return run
         return Watched(run, partial(self._threads.observed_task, self._copy_with_open_calls()))
 
     def _copy_with_open_calls(self) -> Observer:
-        """Return a copy of this observer with the module calls that are open now."""
+        """Return a copy of this observer with the module calls that are open now.
+
+        The parts of the copy are still those of this thread: :meth:`begin_thread` makes new parts, from the copied stack.
+        """
         observer = copy.copy(self)
         observer._state = copy.copy(self._state)
         observer._state.stack = self._state.stack.copy()
@@ -278,7 +283,7 @@ class Observer:
     def has_made(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor was made in this run, or is an input of the run or of the open outermost module call."""
         is_argument = any(tensor is other for other in tensors_in(self._steps.arguments))
-        return is_argument or self._run.storages.has_made(tensor)
+        return is_argument or self._shared.storages.has_made(tensor)
 
     def record_unobservable(self, op: str, module: nn.Module, arguments: Any) -> None:
         """Record a module call that could not be observed, as a call of the op ``op``, which has no formula."""
@@ -291,7 +296,7 @@ class Observer:
 
         ``run(roots, ones)`` must run the backward pass. Raises InputError if no output requires a gradient.
         """
-        world = self._run.world
+        world = self._shared.world
         self.be_at("")
         self._state.in_node = True  # a backward pass is not part of a recorded graph
         if not issubclass(type(out), torch.Tensor) and (loss := loss_in(out)) is not None:

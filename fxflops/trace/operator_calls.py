@@ -15,7 +15,7 @@ from .functions import origin_of
 from .learning import Learning
 from .memo import MemoryEffect, Unknown
 from .modes import dispatch_mode_on
-from .observed_run import ObservedRun, ThreadPart, ThreadState
+from .observer_state import SharedState, ThreadPart, ThreadState
 from .processes import communicates
 from .recording import Recording
 from .worlds import RNN_BACKWARD
@@ -25,9 +25,9 @@ class OperatorCalls(ThreadPart):
     """The receiver of the dispatch mode's calls in one thread: :meth:`operator` runs each, and records those that are no part of a call."""
 
     def __init__(
-        self, run: ObservedRun, state: ThreadState, recording: Recording, learning: Learning, runner: CallRunner
+        self, shared: SharedState, state: ThreadState, recording: Recording, learning: Learning, runner: CallRunner
     ) -> None:
-        super().__init__(run, state)
+        super().__init__(shared, state)
         self._recording = recording
         self._learning = learning
         self._runner = runner
@@ -40,7 +40,7 @@ class OperatorCalls(ThreadPart):
             is_call = not (self._state.in_call or self._state.inside_leaf())
             # If no model has been called in this run, a backward pass uses activations from before the run. After a model call,
             # unknown tensors were made unseen within the run, e.g. DDP's buckets or the buffers of collectives.
-            if is_call and world.is_block and not self._run.has_called:
+            if is_call and world.is_block and not self._shared.has_called:
                 self._recording.enter_earlier_tensors(args, kwargs)
             # While a function is being learned, do not look up its operators: they will not run again.
             if world.memo is not None and not (
@@ -92,14 +92,14 @@ class OperatorCalls(ThreadPart):
             if communicates(func):
                 return self._run_communication(func, args, kwargs)
             if self._state.in_call or self._state.inside_leaf():
-                self._run.announce_writes(func, args, kwargs)  # F.embedding(max_norm=) writes to its weight
+                self._shared.announce_writes(func, args, kwargs)  # F.embedding(max_norm=) writes to its weight
                 out = self._recording.track(self._runner.run_kernel(func, args, kwargs))
                 if current_graph_task_id() != -1:
                     self._state.call_operators.append((func, (spec_of(args), spec_of(kwargs), spec_of(out))))
                 return out
             original = args, kwargs
             args, kwargs = self._world.replace(args, kwargs, func)
-            self._run.announce_writes(func, args, kwargs)
+            self._shared.announce_writes(func, args, kwargs)
             formula = self._registry.find(func)
             specs, kwspecs = spec_of(args), spec_of(kwargs)
             if formula is not None and formula.op == RNN_BACKWARD:
@@ -140,15 +140,15 @@ class OperatorCalls(ThreadPart):
     def _run_communication(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run and record an operator that sends or receives data, even inside another recorded call."""
         args, kwargs = self._world.replace(args, kwargs, func)
-        self._run.announce_writes(func, args, kwargs)
+        self._shared.announce_writes(func, args, kwargs)
         formula = self._registry.find(func)
         self._recording.check_reads(formula, func, args, kwargs)
         node_args = self._recording.node_arguments(args, kwargs)
-        group = self._run.collectives.group_of(func, args, kwargs)
+        group = self._shared.collectives.group_of(func, args, kwargs)
         start = self._stopwatch.now()
         out = self._runner.run(func, args, kwargs)
         call_specs = spec_of(args), spec_of(kwargs) | group, spec_of(out)
-        cause = self._run.collectives.cause()
+        cause = self._shared.collectives.cause()
         seconds = self._stopwatch.now() - start
         self._log.call(
             formula,

@@ -41,7 +41,7 @@ MODULE_FILE = call_impl.__code__.co_filename
 
 
 class Phases:
-    """The current phase of a run; ``stack`` has the run's open module calls.
+    """The current phase of a run. ``stack`` has the open module calls of the thread that began the run; all its threads share the phase.
 
     An optimizer's step reports itself to torch's profiler by two operators, which are observed here. A closure called in a step is
     not part of the step. ``listener`` is told when an optimizer's step begins and ends, ``times`` also when a backward pass does.

@@ -19,7 +19,7 @@ from ..torch_internals import STOPS_RECOMPUTING, DisableTorchFunction, current_g
 from .call_log import CallSpecs
 from .library_calls import LibraryCalls
 from .library_functions import result_by_rule
-from .observed_run import ObservedRun, ThreadPart, ThreadState
+from .observer_state import SharedState, ThreadPart, ThreadState
 from .processes import is_between_processes
 from .worlds import Arguments
 
@@ -30,8 +30,8 @@ class Recording(ThreadPart):
     ``library`` has the specs of functions of other libraries.
     """
 
-    def __init__(self, run: ObservedRun, state: ThreadState, library: LibraryCalls) -> None:
-        super().__init__(run, state)
+    def __init__(self, shared: SharedState, state: ThreadState, library: LibraryCalls) -> None:
+        super().__init__(shared, state)
         self._library = library
 
     def record(
@@ -46,7 +46,7 @@ class Recording(ThreadPart):
     def add_repeated(self, operation: Operation, path: str, seconds: float | None, origin: str, owned: Any) -> None:
         """Record a call whose operation is known. ``owned`` has the result, and the arguments, which the call may have written to."""
         # Where the dispatch mode is off, there is no backward pass.
-        phase = self._phases.now() if self._run.observe_dispatch else FORWARD
+        phase = self._phases.now() if self._shared.observe_dispatch else FORWARD
         self._log.add(operation, path, seconds, phase, origin)
         if torch.is_grad_enabled():
             self._owners.own(len(self._calls) - 1, owned)
@@ -54,7 +54,7 @@ class Recording(ThreadPart):
     def record_unobservable(self, op: str, module: nn.Module, arguments: Any) -> None:
         """Record a module call that could not be observed, as a call of the op ``op``, which has no formula."""
         with self._lock, DisableTorchFunction():
-            self._log.call(None, op, (*spec_of(arguments), None), self._run.observed_modules[id(module)].path, 0.0)
+            self._log.call(None, op, (*spec_of(arguments), None), self._shared.observed_modules[id(module)].path, 0.0)
 
     def node_arguments(self, args: Any, kwargs: Any) -> Any:
         """Return the arguments of a call as nodes of the recorded graph; None if the call is not a separate node.
@@ -70,8 +70,12 @@ class Recording(ThreadPart):
         if type(func) is LibraryFunction:
             return self._library.result_of(formula, func, arguments, out)
         if formula is not None and formula.op in ATTENTIONS:
-            must = self._run.must_read_masks and formula.op == ATTENTION  # the backward pass reuses its forward's pairs
-            return self._run.masks.with_pairs_left(formula, func, self._world.current_arguments(arguments), out, must)
+            must = (
+                self._shared.must_read_masks and formula.op == ATTENTION
+            )  # the backward pass reuses its forward's pairs
+            return self._shared.masks.with_pairs_left(
+                formula, func, self._world.current_arguments(arguments), out, must
+            )
         if func is torch.einsum:
             return with_facts(self._world.spec(out), **{PATH: path_taken(spec_of(arguments[0]))})
         return self._world.spec_of_result(formula, arguments[0], out)
@@ -141,7 +145,7 @@ class Recording(ThreadPart):
                 self._storages.add_given(tensors, category, self._world.device)
                 for tensor in tensors:
                     if tensor.requires_grad and tensor.is_leaf and not self._storages.was_made(tensor):
-                        self._run.listener.uses_leaf(tensor)
+                        self._shared.listener.uses_leaf(tensor)
 
     def own_nodes_behind(self, value: Any) -> None:
         """Assign the autograd nodes behind the tensors in ``value`` to the last recorded call."""

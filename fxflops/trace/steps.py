@@ -10,7 +10,7 @@ from torch import nn
 from ..model.pytree import caches_in, device_of, walk
 from ..records import BACKWARD, FORWARD, Step
 from ..torch_internals import DisableTorchFunction
-from .observed_run import ObservedRun, ThreadPart, ThreadState
+from .observer_state import SharedState, ThreadPart, ThreadState
 from .recording import Recording
 
 INPUT_DEPTH = 6
@@ -23,8 +23,8 @@ class Steps(ThreadPart):
     ``number`` is the number of the running step, None between steps. ``arguments`` are the step's arguments.
     """
 
-    def __init__(self, run: ObservedRun, state: ThreadState, recording: Recording) -> None:
-        super().__init__(run, state)
+    def __init__(self, shared: SharedState, state: ThreadState, recording: Recording) -> None:
+        super().__init__(shared, state)
         self._recording = recording
         self.number: int | None = None
         self.first_call = 0
@@ -33,13 +33,15 @@ class Steps(ThreadPart):
     def begin(self, args: Any, kwargs: Any) -> None:
         """Prepare for an outermost module call."""
         self.first_call, self.arguments = len(self._calls), (args, kwargs)
-        self._run.has_called = True
+        self._shared.has_called = True
         if not self._stack.in_backward():
             self._state.times.end(BACKWARD)  # still open if the backward pass raised
             with self._lock:
                 self._note_inputs((args, kwargs))
-                self.number = len(self._run.steps)
-                self._run.steps.append(Step("", range(self.first_call, self.first_call), self._state.times.next_step()))
+                self.number = len(self._shared.steps)
+                self._shared.steps.append(
+                    Step("", range(self.first_call, self.first_call), self._state.times.next_step())
+                )
             self._state.times.begin(FORWARD)
 
     def end(self, module: nn.Module, out: Any) -> None:
@@ -48,9 +50,9 @@ class Steps(ThreadPart):
             return
         with DisableTorchFunction():
             self._storages.label(caches_in(out), "cache")
-            self._run.ran_on = self._run.ran_on or device_of(out)
-        steps, calls = self._run.steps, range(self.first_call, len(self._calls))
-        path = self._run.observed_modules[id(module)].path
+            self._shared.ran_on = self._shared.ran_on or device_of(out)
+        steps, calls = self._shared.steps, range(self.first_call, len(self._calls))
+        path = self._shared.observed_modules[id(module)].path
         steps[self.number] = steps[self.number]._replace(name=path, calls=calls)
         self.number = None
         self._recording.check_reads(None, module, (out,), {})
@@ -72,7 +74,7 @@ class Steps(ThreadPart):
         if not 0 <= number < len(self._calls) or self._calls[number].phase != FORWARD:
             return False
         # Steps are sorted by their calls, so only the last step that began before this call can contain it.
-        for step in reversed(self._run.steps):
+        for step in reversed(self._shared.steps):
             if step.calls and step.calls.start <= number:
                 return number not in step.calls
         return True

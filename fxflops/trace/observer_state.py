@@ -1,4 +1,4 @@
-"""What the parts of an observer have in common: the run that all its threads share, and the state of one thread."""
+"""What the parts of an observer have in common: the state that all threads of a run share, and the state of one thread."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from .threads import Threads
 from .uninitialized_reads import Unwritten, before_write_hook
 
 
-class ObservedRun:
+class SharedState:
     """What all threads of an observed run share: the run's instruments, and the records of the run.
 
     ``calls`` and ``scopes`` are the records; ``steps`` are the outermost module calls, named by the module's path. ``lock`` is held
@@ -108,8 +108,8 @@ class ThreadState:
     ``plain_functions`` are the modes and the profiler by which the thread's calls are seen.
     """
 
-    def __init__(self, run: ObservedRun, stack: ModuleStack, stopwatch: Stopwatch, times: PhaseTimes) -> None:
-        self._run = run
+    def __init__(self, shared: SharedState, stack: ModuleStack, stopwatch: Stopwatch, times: PhaseTimes) -> None:
+        self._shared = shared
         self.thread = threading.get_ident()
         self.stack = stack
         self.stopwatch = stopwatch
@@ -138,7 +138,7 @@ class ThreadState:
 
     def innermost_path(self) -> str:
         """Return the path of the innermost open module call; outside all modules, the path set by :meth:`Observer.be_at`."""
-        return self.stack.open[-1].path if self.stack.open else self._run.path
+        return self.stack.open[-1].path if self.stack.open else self._shared.path
 
     @contextmanager
     def within(self, in_call: bool, in_node: bool) -> Iterator[None]:
@@ -173,18 +173,18 @@ class ThreadState:
 class ThreadPart:
     """The base of the parts that observe one thread of a run: it gives short names to what most of them use."""
 
-    def __init__(self, run: ObservedRun, state: ThreadState) -> None:
-        self._run = run
+    def __init__(self, shared: SharedState, state: ThreadState) -> None:
+        self._shared = shared
         self._state = state
-        self._registry = run.registry
-        self._world = run.world
-        self._storages = run.storages
-        self._owners = run.owners
-        self._recorder = run.recorder
-        self._unwritten = run.unwritten
-        self._phases = run.phases
-        self._log = run.log
-        self._calls = run.calls
-        self._lock = run.lock
+        self._registry = shared.registry
+        self._world = shared.world
+        self._storages = shared.storages
+        self._owners = shared.owners
+        self._recorder = shared.recorder
+        self._unwritten = shared.unwritten
+        self._phases = shared.phases
+        self._log = shared.log
+        self._calls = shared.calls
+        self._lock = shared.lock
         self._stack = state.stack
         self._stopwatch = state.stopwatch
