@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..meters.stopwatch import MODULE
+from ..meters.stopwatch import OF_MODULE
 from ..model.snapshot import threads_counting
 from ..ops import VIEW, Formula
 from ..records import EMPTY_MAPPING, FORWARD, Operation, Scope, Spec, Step
@@ -103,7 +103,7 @@ class ModuleCalls(ThreadPart):
         """Begin a module call, with the clock stopped."""
         if self.is_no_call(module):
             return
-        stopped = self._stopwatch.stop(MODULE)
+        stopped = self._stopwatch.stop(OF_MODULE)
         try:
             self._begin_module(module, args, kwargs)
         finally:
