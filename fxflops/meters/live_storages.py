@@ -88,7 +88,7 @@ class LiveStorages:
         self._counts_meta = counts_meta
         self._counts_random_states = counts_random_states
         self._replaceable: Holders | None = None
-        # Held storages noted by may_leave, by address: the tensor that may have lost the storage, and the storage's bytes.
+        # For each held storage that may_leave noted, by its address: the tensor that may have lost the storage, and the storage's bytes.
         self._may_leave: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
         # The tracked storages that are alive, except held ones, by their id.
         self._refs: dict[int, _StorageRef] = {}

@@ -122,7 +122,7 @@ class Block:
         samples_lines: bool,
     ) -> None:
         inventory, params = Inventory(model), [*named_parameters(model)]
-        # The first parameter says which clock times the block. Parameters on meta are loaded when needed.
+        # The device of the first parameter decides which clock times the block. Parameters on meta are loaded when needed.
         loaded = [param for _, param in params if param.device.type != "meta"]
         parameter = next(iter(loaded), params[0][1] if params else None)
         self.device = torch.device("cpu") if parameter is None else parameter.device
