@@ -25,16 +25,14 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from fxflops.trace.fast import FastObserver
 
 from benchmarks.machine import processor
 from benchmarks.peers import small_net
 from benchmarks.speed import PROCESSES, RESULTS, TIMM, TORCHVISION, TRANSFORMERS, built, of_fxflops
-from fxflops.trace.observe import Observer
+from fxflops.trace.function_calls import FunctionCalls
+from fxflops.trace.module_calls import ModuleCalls
 
 Times = dict[str, list[float]]
 """The milliseconds of each call by what was called."""
@@ -62,19 +60,18 @@ def uncovered_timed(times: Times) -> Iterator[None]:
 
         return wrapper
 
-    def function_name(observer: Any, func: Any, *_: Any) -> str | None:
+    def function_name(calls: Any, func: Any, *_: Any) -> str | None:
         # What has no formula is looked into: the calls inside it are told one by one.
-        return spelled(func) if observer._registry.find(func) is not None else None
+        return spelled(func) if calls._registry.find(func) is not None else None
 
-    def leaf_name(observer: Any, module: nn.Module, *_: Any) -> str | None:
-        return f"nn.{type(module).__name__}" if observer._leaves.get(module) is not None else None
+    def leaf_name(calls: Any, observed: Any, *_: Any) -> str | None:
+        return f"nn.{type(observed.module).__name__}" if calls.formula_of(observed) is not None else None
 
+    learn = timed(FunctionCalls._learn, lambda _, key, formula, target, func, *rest: spelled(func))
     with (
-        patch.object(
-            FastObserver, "_learn", timed(FastObserver._learn, lambda _, key, entry, func, *rest: spelled(func))
-        ),
-        patch.object(Observer, "function", timed(Observer.function, function_name)),
-        patch.object(FastObserver, "_call_module", timed(FastObserver._entered_module, leaf_name)),
+        patch.object(FunctionCalls, "_learn", learn),
+        patch.object(FunctionCalls, "_observe_call", timed(FunctionCalls._observe_call, function_name)),
+        patch.object(ModuleCalls, "_call_module", timed(ModuleCalls._call_module, leaf_name)),
     ):
         yield
 

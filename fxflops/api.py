@@ -38,7 +38,7 @@ from .report.model_summary import COLUMNS, DEPTH, ModelSummary
 from .report.report import Report
 from .run.model_run import run_model
 from .run.outcome import Run
-from .run.passes import Traced, analysis
+from .run.passes import TracedGraph, analysis
 from .run.progress import progress_bar
 from .run.request import Request, with_own_backward
 from .run.running import prepared_subject
@@ -164,7 +164,7 @@ def analyzed(
     registry, rules = registry_with(formulas), find_convention(convention)
     check_attention(attention)
 
-    def measured(request: Request) -> tuple[Run, Traced]:
+    def measured(request: Request) -> tuple[Run, TracedGraph]:
         with (
             prepared_subject(model, args, kwargs, request) as subject,
             progress_bar(progress, type(subject.model).__name__) as tick,
@@ -269,12 +269,12 @@ def counted(
     module = as_model(model, models, args, kwargs)
     count_for, cast_dtype = checked_device(device), checked_autocast(autocast)
 
-    def counted_run(request: Request) -> Run:
+    def run_prepared(request: Request) -> Run:
         with prepared_subject(module, args, kwargs, request) as subject:
             return run_model(subject, registry, must_read_masks=attention == "exact", lessons=lessons)
 
     request = Request(mode, backward, optimizer=optimizer, counts_only=True, count_for=count_for, autocast=cast_dtype)
-    run = with_own_backward(request, type(module).__name__, counted_run)
+    run = with_own_backward(request, type(module).__name__, run_prepared)
     return Report(run, rules, registry, reference_to(module), attention).checked(strict)
 
 

@@ -124,7 +124,7 @@ SHARDING, SHARDING_FILE = "torch.distributed.tensor", "_sharding_prop.py"
 # The suffix of FSDP's file that gathers parameters ahead of time. If it changes, this communication is assigned to the module that
 # is running at that time.
 FSDP_GROUP_FILE = "_fsdp_param_group.py"
-# The suffixes of DeviceMesh's file, which needs tensors with values, and of FSDP's file that makes a mesh. If they change, a simulation
+# Path suffixes of two files: DeviceMesh's, whose code needs tensors with values, and FSDP's, which makes a mesh. If they change, a simulation
 # cannot make or slice a mesh.
 MESH_FILES = "device_mesh.py", "_fsdp_init.py"
 # Whether a tensor, such as a DTensor, wraps other tensors, so that it has no memory itself. Necessary.

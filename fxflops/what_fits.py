@@ -31,6 +31,7 @@ from .prediction.checkpoints import NothingFits, Point, Search, Trial, curve, ti
 from .prediction.lines import histories_on_lines
 from .prediction.memory import limit_of
 from .prediction.reserved import total
+from .records import RECOMPUTE
 from .render.text import printable
 from .report.report import Report
 from .roofline.devices import Device, find_device, listed
@@ -419,7 +420,7 @@ def plan_checkpoints(
         flops = (report.total_recompute_flops or 0) - recomputed_before
         recomputed = Counter[str]()
         for each in report.counted:
-            if each.call.phase == "recompute" and each.cost is not None:
+            if each.call.phase == RECOMPUTE and each.cost is not None:
                 recomputed[each.call.path] += each.cost.flops
         return Trial(chosen, room.taken(report), flops, recomputed, ticks_of(_history_of(report)))
 

@@ -122,7 +122,7 @@ def test_the_cause_of_an_error_keeps_the_frames_of_the_model_alone() -> None:
         "*count",
         "*counted",
         "*with_own_backward",
-        "*counted_run",
+        "*run_prepared",
         "*prepared_subject",
         "*errors_of_kind",
     ]

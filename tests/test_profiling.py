@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fxflops import FxflopsError, InputError, MissingFormulaError, analyze, count, profile
-from fxflops.trace.real_world import RealWorld
+from fxflops.trace.profiled_world import ProfiledWorld
 from tests.facts import facts_of
 
 TOKENS, NEW, WIDTH, HEADS, LAYERS, WORDS = 5, 8, 16, 2, 2, 29
@@ -552,7 +552,7 @@ def test_the_memory_of_a_call_that_looks_like_an_earlier_one(case: str, monkeypa
         return p.report.max_memory
 
     found = peak()
-    monkeypatch.setattr(RealWorld, "may_ask_memo", lambda *_: False)
+    monkeypatch.setattr(ProfiledWorld, "may_ask_memo", lambda *_: False)
     assert found == peak()
 
 

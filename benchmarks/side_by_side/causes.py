@@ -54,6 +54,12 @@ CAUSES: list[tuple[Matches, Matches, Matches, str]] = [
     (
         ".*",
         ".*",
+        r"calls\[\d+\] .*\.missing: what it computed was not observed -> the observer did not see what this call computed",
+        "the reason why a call is not counted is worded more plainly",
+    ),
+    (
+        ".*",
+        ".*",
         r"traffic\[\d+\] attention(_backward)? .*\.(flops|bound_seconds|binds): .*",
         "attention under a mask without values has only its bytes in `roofline`, as it may leave no pairs",
     ),
@@ -121,8 +127,8 @@ CAUSES: list[tuple[Matches, Matches, Matches, str]] = [
     ),
     (
         "ranks/fsdp.*",
-        "simulate.*",
-        r"timeline.*|figures\[0\]\[2\]\[3\]: .*|figures\[0\]\[3\].*|memory.*|live_at_peak.*",
+        "simulate.*|processes.*",
+        r"timeline.*|figures\[0\]\[2\]\[3\]: .*|figures\[0\]\[3\].*|memory.*|live_at_peak.*|facts\.(memory\..*|last|uncopied): .*",
         "memory that is freed by resizing a storage, as FSDP does, is seen at the next call",
     ),
     (

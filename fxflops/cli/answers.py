@@ -149,7 +149,7 @@ def estimate(
     trainer: Annotated[
         str,
         typer.Argument(
-            metavar="TRAINER", help="The trainer: verl, megatron, torchtitan ...; fxflops stands for the true count."
+            metavar="TRAINER", help="The trainer: verl, megatron, torchtitan ..., or fxflops for the true count."
         ),
     ],
     model: option.Model,

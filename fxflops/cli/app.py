@@ -583,7 +583,7 @@ def ops(
         str,
         typer.Argument(
             metavar="[SEARCH]",
-            help="Text to search for in the names of operations, and of the functions and modules counted as them.",
+            help="Text to search for in operation names, and in the names of functions and modules that count as an operation.",
         ),
     ] = "",
     packages: Annotated[

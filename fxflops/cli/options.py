@@ -144,7 +144,7 @@ class Asked:
             "--input",
             "--input-size",
             metavar="[NAME=]SHAPE[:DTYPE]",
-            help="Shape of one input, including the batch: 1,3,224,224 or mask=1,128:bool. For a dict argument batch with an entry ids: batch.ids=1,128. Repeat the option for further inputs, in order. Default: inputs that fit the model.",
+            help="Shape of one input, including the batch: 1,3,224,224 or mask=1,128:bool. If the argument 'batch' is a dict with a key 'ids', write batch.ids=1,128. Repeat the option for further inputs, in order. Default: inputs that fit the model.",
         ),
     ] = None
     input_ids: Annotated[

@@ -18,6 +18,7 @@ import typer
 
 from ..counting.catalogue_page import Row, counts
 from ..errors import InputError
+from ..records import OPTIMIZER
 from ..render.columns import EXPENDABLE, MODULE_COLUMNS, OPERATIONS, Column, check_units, find, pick
 from ..render.table import grid, ordered
 from ..render.text import align, plain, printable, terminal_width, wrapped
@@ -223,7 +224,7 @@ def subject_line(report: Report, asked: Asked) -> str:
     data = report._summary
     dtypes = {each.spec.dtype_name for each in report.live_at_peak if each.category == "params"}
     phases = [
-        asked.optimizer if phase == "optimizer" and asked.optimizer else phase for phase in report._counted_run.phases
+        asked.optimizer if phase == OPTIMIZER and asked.optimizer else phase for phase in report._counted_run.phases
     ]
     parts = [
         data.title,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from ..conventions import title_of
-from ..records import PARTS, PHASES, Counted
+from ..records import FORWARD, PARTS, PHASES, Counted
 from ..records.pairs import absent_row
 from ..run.outcome import Run
 from .rollup import Item, ModuleRow, Sums, by_module, items_of, together
@@ -41,7 +41,7 @@ class CountedRun:
         if items is None:
             items = items_of([counted for counted in self.counted if counted[0].phase in PARTS[phase]])
             items += host_items(self.run, phase)
-            for node in self.run.nodes if phase == "forward" else ():
+            for node in self.run.nodes if phase == FORWARD else ():
                 if not node.calls and node.timing is not None:
                     items.append(Item(node.path, NO_OPERATION, "", Sums(seconds=node.timing.median)))
             self._items_by_phase[phase] = items
@@ -59,7 +59,7 @@ class CountedRun:
     @cached_property
     def forward(self) -> Sums:
         """The sums over all calls of the forward pass."""
-        return together([item.sums for item in self.items(PHASES[0])])
+        return together([item.sums for item in self.items(FORWARD)])
 
     @cached_property
     def phases(self) -> list[str]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..meters.stopwatch import BETWEEN, LOADING
 from ..meters.timing import Timing
-from ..records import OUTSIDE, PARTS, PHASES, Counted, Step
+from ..records import BACKWARD, FORWARD, OPTIMIZER, OUTSIDE, PARTS, RECOMPUTE, Counted, Step
 from ..run.outcome import Run
 from .rollup import Item, OperatorRow, Sums, items_of, together
 
@@ -18,7 +18,6 @@ HOST = "(host)"
 """The op for the time between operations: time in Python, and time in torch before and after a kernel."""
 NO_OPERATION = "(no op)"
 """The op for graph nodes that make no call, e.g. an input, an index into a tuple, or a shape."""
-FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, _ = PHASES
 TIMED = FORWARD, BACKWARD, OPTIMIZER, LOADING, BETWEEN
 LONG_RUN, TOO_FAR_APART = 0.01, 1.5
 """If a run takes more than 0.01 s and the sum of its nodes' times differs from the latency by more than a factor of 1.5, other

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
 from ..counting.collectives import Collective, by_group, collectives
+from ..records import BACKWARD, FORWARD
 from ..report.report import Report
 
 N = TypeVar("N", int, float)
@@ -153,7 +154,7 @@ def _rows(report: Report, lists: Mapping[tuple[str, ...], int]) -> dict[Hashable
     found: dict[Hashable, tuple[int, dict[int, Any]]] = {}
     for moment in _peaks(report):
         live = tuple(moment.live.values())
-        passes += moment.phase == "forward" and phase == "backward"
+        passes += moment.phase == FORWARD and phase == BACKWARD
         phase = moment.phase
         nth = seen[moment.phase, moment.path, moment.op]
         seen[moment.phase, moment.path, moment.op] += 1

@@ -65,7 +65,8 @@ def train_meshes(
         global_batch: the sequences per step on all ranks. If a rank's share does not fit at once, the rank takes several passes and
             sums their gradients before the optimizer's step. The size of a pass is the largest that fits, with all activations or with
             checkpoints, whichever is predicted to be faster. Gradients are reduced after each pass.
-        checkpoint: whether layers are checkpointed, so that each keeps only its input. By default, only meshes that need it do this.
+        checkpoint: whether layers are checkpointed, so that each keeps only its input. By default, they are checkpointed on meshes where
+            the step would not fit otherwise and, with ``global_batch``, on meshes where the step is then predicted to be faster.
         memory: the memory for tensors on each device, in bytes or as "70GiB". By default the card's memory minus CUDA's context and
             NCCL's buffers. If the card's memory is unknown, there is no limit.
         links: the speeds of the links, in bytes per second and direction; by default the device's links in the table.

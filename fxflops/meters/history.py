@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import islice
 from typing import NamedTuple
 
-from ..records import PARTS, PHASES, Call, Spec
+from ..records import FORWARD, PARTS, Call, Spec
 
 CATEGORIES = (
     "params",
@@ -58,7 +58,7 @@ class Place(NamedTuple):
     """The module and the phase of a call."""
 
     path: str = ""
-    phase: str = PHASES[0]
+    phase: str = FORWARD
 
 
 class Remembered(NamedTuple):

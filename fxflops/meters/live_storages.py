@@ -14,7 +14,7 @@ from ..model.hidden import hidden_from_modes
 from ..model.holders import Holders
 from ..model.pytree import stored, tensors_given
 from ..model.tensor_state import aliases_of
-from ..records import Call, Spec
+from ..records import BACKWARD, Call, Spec
 from ..records.tensors import NUMBERS, ORDINARY, spec_of
 from ..torch_internals import DisableTorchFunction, is_zerotensor, random_state_of_checkpoint, saving_hook, storage_uses
 from ..units import size
@@ -88,7 +88,7 @@ class LiveStorages:
         self._counts_meta = counts_meta
         self._counts_random_states = counts_random_states
         self._replaceable: Holders | None = None
-        # Held storages noted by may_leave, by address: the tensor that may have lost the storage, and the storage's bytes.
+        # For each held storage that may_leave noted, by its address: the tensor that may have lost the storage, and the storage's bytes.
         self._may_leave: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
         # The tracked storages that are alive, except held ones, by their id.
         self._refs: dict[int, _StorageRef] = {}
@@ -642,4 +642,4 @@ def _is_written(call: Call) -> bool:
     """Return whether a call in the backward pass returned an argument that it wrote to."""
     schema = getattr(call.operation.target, "_schema", None)
     returned = schema.returns[0].alias_info if schema is not None and schema.returns else None
-    return call.phase == "backward" and returned is not None and bool(returned.is_write)
+    return call.phase == BACKWARD and returned is not None and bool(returned.is_write)

@@ -26,7 +26,8 @@ class Costs(NamedTuple):
     gradient: float = 0.0
 
 
-BUILTIN, PYTHON, OPERATOR, MODULE, GRADIENT = range(5)
+OF_BUILTIN, OF_PYTHON, OF_OPERATOR, OF_MODULE, OF_GRADIENT = range(5)
+"""The kinds of calls whose overhead is known: the places of their costs in :class:`Costs`."""
 LONG = 50e-6
 """The seconds of the model's own work after which the processor's cache has little of the observer's code and data left."""
 

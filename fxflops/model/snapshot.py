@@ -338,7 +338,8 @@ def threads_counting(module: nn.Module) -> set[int]:
 
     A profiler's hooks should ignore the calls of these threads.
     """
-    return {lock.thread for lock in [*_LOCKS] if not lock.reentrant and id(module) in lock._objects}
+    locks = [*_LOCKS]
+    return {lock.thread for lock in locks if not lock.reentrant and id(module) in lock._objects} if locks else set()
 
 
 _LOCKS: list[_Lock] = []

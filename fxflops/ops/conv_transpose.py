@@ -21,8 +21,8 @@ from ._extend import CONTIGUOUS, Cost, Sizes, Spec, added_up, each, fits, formul
 def conv_transpose(input: Spec, weight: Spec, *, bias: Spec | None = None, out: Spec) -> Cost:
     """input[*, i, *n], weight[i, o, *k] -> out[*, g*o, *m]: o*prod(k) multiply-adds per input, minus 1 add per output without a bias.
 
-    The first product of an output needs no add. Products in the border that ``padding`` crops count too, like in
-    torch.utils.flop_counter.
+    The first product of an output needs no add. Products in the border are counted even though ``padding``
+    crops the border, as in torch.utils.flop_counter.
     """
     biases = Cost(adds=out.numel() if bias is not None else 0)
     return added_up(input.numel() * math.prod(weight[1:]), out.numel()).plus(biases)

@@ -26,6 +26,7 @@ from typing import NamedTuple
 import torch
 
 from ..meters.history import History, triples
+from ..records import BACKWARD, RECOMPUTE
 
 SMALL = 12
 """The largest number of modules for which each module is counted alone and all sets (up to 4,096) are compared. With more modules, groups of
@@ -418,7 +419,7 @@ class _Timeline:
         self._paths = [path for _, path, _, _ in keys]
         self._phases = [phase for phase, _, _, _ in keys]
         # The tick at which the backward begins.
-        self._turn = next((tick for tick, phase in enumerate(self._phases) if phase == "backward"), len(keys))
+        self._turn = next((tick for tick, phase in enumerate(self._phases) if phase == BACKWARD), len(keys))
 
     def effects(self, trial: Trial, group: list[str]) -> list[Effect]:
         """Return the effect of each module in a trial where the modules in ``group`` were checkpointed together."""
@@ -429,7 +430,7 @@ class _Timeline:
         for key, peak, after in zip(*trial.ticks, strict=True):
             tick = self._ticks.get(key)
             phase, path, *_ = key
-            if tick is None or phase == "recompute":
+            if tick is None or phase == RECOMPUTE:
                 waiting.append((path, peak))
                 continue
             extra += [(path, tick, high) for path, high in waiting]
@@ -465,7 +466,7 @@ class _Timeline:
         for tick, (path, phase) in enumerate(zip(self._paths, self._phases, strict=True)):
             owner = next((name for name in group if _is_in(path, name)), None)
             if owner is not None:
-                (back if phase == "backward" else first).setdefault(owner, tick)
+                (back if phase == BACKWARD else first).setdefault(owner, tick)
         order = sorted((name for name in group if name in first and name in back), key=first.__getitem__)
         turn = self._turn
         effects, before = [], 0

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from ..errors import InputError
 from ..meters.history import History, triples
-from ..records import PARTS, Counted
+from ..records import BACKWARD, OPTIMIZER, PARTS, Counted
 from ..records.pairs import ATTENTIONS
 from ..roofline.devices import Device, find_device
 from .allocator import MIB, CachingAllocator
@@ -94,7 +94,7 @@ def reserved(
         missing=sum(each.cost is None for each in counted),
         convolutions=sum(each.call.op.startswith("conv") for each in counted),
         state=most_state(history),
-        trains=any(each.call.phase == "backward" for each in counted),
+        trains=any(each.call.phase == BACKWARD for each in counted),
     )
 
 
@@ -158,7 +158,7 @@ def requests_of(history: History, workspaces: dict[int, dict[int, int]]) -> Iter
         for storage, nbytes, number in changes:
             if number < 0:
                 continue
-            if state and number < len(history.calls) and history.calls[number].phase == "optimizer":
+            if state and number < len(history.calls) and history.calls[number].phase == OPTIMIZER:
                 for made, size in state:
                     yield from held.change(made, size)
                 state = []

@@ -1,13 +1,18 @@
 """The records of a run: specs of tensors, operations, calls, and the costs of calls."""
 
 from .calls import (
+    BACKWARD,
     COMMUNICATION,
     EMPTY_MAPPING,
+    FORWARD,
+    GRADIENT,
     NO_ARGUMENTS,
     OPERATOR,
+    OPTIMIZER,
     OUTSIDE,
     PARTS,
     PHASES,
+    RECOMPUTE,
     SCRIPT,
     TRITON,
     UNSEEN,
@@ -27,15 +32,20 @@ from .modules import NO_PARAMS, Module, Params
 from .specs import DTYPE_NAMES, Spec, specs_in, typed
 
 __all__ = [
+    "BACKWARD",
     "COMMUNICATION",
     "DTYPE_NAMES",
     "EMPTY_MAPPING",
+    "FORWARD",
+    "GRADIENT",
     "NO_ARGUMENTS",
     "NO_PARAMS",
     "OPERATOR",
+    "OPTIMIZER",
     "OUTSIDE",
     "PARTS",
     "PHASES",
+    "RECOMPUTE",
     "SCRIPT",
     "TRITON",
     "UNSEEN",

@@ -36,10 +36,16 @@ class Cost(NamedTuple):
 
 
 EMPTY_MAPPING: Mapping[str, Any] = {}
-PHASES = ("forward", "backward", "recompute", "optimizer", "gradient")
+PHASES = FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, GRADIENT = (
+    "forward",
+    "backward",
+    "recompute",
+    "optimizer",
+    "gradient",
+)
 """The phases of calls. "recompute" is work of the forward that gradient checkpointing repeats in the backward pass. "gradient" is
 the computation of gradients inside the forward; it is part of the forward."""
-PARTS = {phase: (phase,) for phase in PHASES} | {"forward": ("forward", "gradient")}
+PARTS = {phase: (phase,) for phase in PHASES} | {FORWARD: (FORWARD, GRADIENT)}
 """For each phase in a report, the phases of the calls that belong to it."""
 COMMUNICATION = "communication"
 """The reason shown for an op that costs nothing because it sends or receives data between processes."""
@@ -100,7 +106,7 @@ class _Call(NamedTuple):
     node: str = ""
     site: str = ""
     seconds: float | None = None
-    phase: str = PHASES[0]
+    phase: str = FORWARD
     origin: str = ""
 
 

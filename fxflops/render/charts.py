@@ -151,7 +151,7 @@ def areas(edges: Sequence[float], layers: Sequence[tuple[str, str, Sequence[floa
     for name, colour, heights in layers:
         below = [sum(pair) for pair in zip(below, heights, strict=True)]
         tops.append((name, colour, below))
-    # Every area extends down to the axis. Draw the highest first, so that the lower areas cover all but its own band.
+    # Every area extends down to the axis. Draw the highest area first. The lower areas then cover it, except for its own band.
     paths = "".join(
         f'<path class="area" fill="{colour}" d="{_outline(edges, heights, stepped)}"><title>{escaped(name)}</title></path>'
         for name, colour, heights in reversed(tops)

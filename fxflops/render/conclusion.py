@@ -7,14 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from ..counting.steps import TIMED, StepTime
-from ..records import PHASES, grouped
+from ..records import BACKWARD, FORWARD, grouped
 from ..units import percent, seconds
 from .data import Summary, TreeRow
 from .fold import pattern
 from .parts import Part, parts_of
 from .text import place, plain
 
-FORWARD, BACKWARD, *_ = PHASES
 *_, LOADING, BETWEEN = TIMED
 NAMED = 0.1
 """The conclusion names each phase that takes at least this share of a block's time."""

@@ -14,7 +14,7 @@ from ..counting.steps import StepTime
 from ..counting.uncounted import PASTE, Missing
 from ..meters.code_lines import CodeLine
 from ..meters.timing import Timing
-from ..records import OUTSIDE, Params
+from ..records import BACKWARD, OUTSIDE, Params
 from .conclusion import conclusion, loading
 from .costs import LEAST, cost_lines, operator_shares
 from .data import CompiledRun, Summary
@@ -125,7 +125,7 @@ def facts(data: Summary) -> list[Fact]:
     if data.collectives:
         found.append(_sent(data.collectives))
     if data.bytes_peak is not None:
-        said = {"gradients": "gradients so far"} if data.peak_phase == "backward" else {}
+        said = {"gradients": "gradients so far"} if data.peak_phase == BACKWARD else {}
         held = " + ".join(f"{said.get(name, name)} {units.size(part)}" for name, part in data.memory.items() if part)
         at = f"at {place(data.peak_at)}" if data.peak_at else ""
         phase = f"in the {data.peak_phase}" if data.peak_phase != "forward" else ""

@@ -13,7 +13,7 @@ from itertools import accumulate, takewhile
 from typing import Any
 
 from ..counting.counted_run import CountedRun
-from ..records import PHASES, prefixes
+from ..records import FORWARD, PHASES, prefixes
 from ..render.text import plain
 from ..run.outcome import Run
 from .tables import operation_table
@@ -61,7 +61,7 @@ def _length(row: dict[str, Any], is_timed: bool) -> float:
 
 def _slices(counted_run: CountedRun, rows: Sequence[dict[str, Any]], bounds: Sequence[float], lane: int) -> list[Event]:
     """Return the "complete" events (ph "X") of one lane. The event of a module comes before the events inside the module."""
-    modules = counted_run.modules(PHASES[0])
+    modules = counted_run.modules(FORWARD)
     events: list[Event] = []
     open_modules: list[tuple[str, Event]] = []
     for row, start, end in zip(rows, bounds, bounds[1:], strict=False):

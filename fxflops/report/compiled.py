@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ..counting.counted_run import CountedRun
 from ..errors import InputError
 from ..meters.timing import Timing
-from ..records import PHASES, prefixes
+from ..records import FORWARD, prefixes
 from ..render.columns import COMPILED
 from ..render.data import CompiledRun
 from ..render.exports import Rows, View
@@ -162,7 +162,7 @@ def compiled_view(counted_run: CountedRun) -> CompiledView | None:
     run = counted_run.run
     if run.compiled is None:
         return None
-    eager_seconds = {path: row.own.seconds or 0.0 for path, row in counted_run.modules(PHASES[0]).items()}
+    eager_seconds = {path: row.own.seconds or 0.0 for path, row in counted_run.modules(FORWARD).items()}
     return CompiledView(run.compiled, run.latency, eager_seconds, counted_run.provenance, run.backward_latency)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ..counting.counted_run import CountedRun
 from ..counting.rollup import ModuleRow, Sums, by_operator
-from ..records import NO_PARAMS, PARTS, PHASES, Counted, grouped, per_operation, prefixes, specs_in
+from ..records import FORWARD, NO_PARAMS, PARTS, PHASES, Counted, grouped, per_operation, prefixes, specs_in
 from ..render.columns import Column
 from ..render.data import Summary, TreeRow
 from ..render.page_data import MemoryTimeline, Metric, Op, Owner, Page, RooflineData, Tile
@@ -192,7 +192,7 @@ def _ops_by_cost(counted: Iterable[Counted]) -> dict[str, list[str]]:
         if each.flops or each.call.seconds or each.cost is None:
             costs_in_module = costs.setdefault(each.call.path, {})
             forward, flops, seconds = costs_in_module.get(each.call.op, (False, 0, 0.0))
-            forward = forward or each.call.phase in PARTS[PHASES[0]]
+            forward = forward or each.call.phase in PARTS[FORWARD]
             costs_in_module[each.call.op] = forward, flops + each.flops, seconds + (each.call.seconds or 0.0)
     return {path: sorted(ops, key=lambda op: ops[op], reverse=True) for path, ops in costs.items()}
 

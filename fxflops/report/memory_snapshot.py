@@ -14,7 +14,7 @@ from ..counting.counted_run import CountedRun
 from ..errors import InputError
 from ..meters.history import History, LiveTensor
 from ..prediction.allocator import CachingAllocator, Segment
-from ..records import PHASES, prefixes
+from ..records import FORWARD, prefixes
 
 Event = dict[str, Any]
 UNKNOWN: Event = {"action": "snapshot", "addr": 0, "size": 0, "stream": 0, "frames": [], "category": "unknown"}
@@ -81,7 +81,7 @@ class _Allocator(CachingAllocator):
 
 def _frames(counted_run: CountedRun, tensor: LiveTensor) -> list[Event]:
     """Return the frames of an allocation, innermost first. The viewer shows a frame as a file and a function."""
-    modules = counted_run.modules(PHASES[0])
+    modules = counted_run.modules(FORWARD)
     frames = [(tensor.category, f"{tensor.op or tensor.name} {tensor.spec!r}".strip())]
     for path in [*prefixes(tensor.path)][::-1]:
         if path in modules:

@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import units
 from ..counting.counted_run import CountedRun
-from ..records import PHASES
+from ..records import FORWARD
 from ..render.data import GraphNode
 from ..render.text import plain
 from .graph import COSTS, costed_nodes, graph_nodes
@@ -19,7 +19,7 @@ GRADIENT = ({"stop": 0, "bgColor": "#ffffff"}, {"stop": 1, "bgColor": "#e8590c"}
 
 def graph(counted_run: CountedRun) -> dict[str, Any]:
     """Return a graph collection with one graph. The graph has a node for each call and a layer for each module."""
-    modules = counted_run.modules(PHASES[0])
+    modules = counted_run.modules(FORWARD)
     nodes = graph_nodes(counted_run)
     groups = {
         _layer(path): {"class": row.cls, "FLOPs": units.count(row.total.flops), "MACs": units.count(row.total.macs)}

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ..counting import totals
 from ..counting.counted_run import CountedRun
 from ..errors import InputError, of_kind
-from ..records import Scope, Spec
+from ..records import FORWARD, Scope, Spec
 
 TOKENS = "input_ids", "decoder_input_ids"
 """The names of the arguments that contain the tokens of a transformers model."""
@@ -72,7 +72,7 @@ def active_params(counted_run: CountedRun, tokens: int | None = None) -> float |
         tokens = per_token(counted_run, tokens).tokens
     except InputError:
         return None
-    macs = sum(each.macs for each in counted_run.counted if each.call.phase == "forward" and each.call.path in experts)
+    macs = sum(each.macs for each in counted_run.counted if each.call.phase == FORWARD and each.call.path in experts)
     return params - sum(experts.values()) + macs / tokens
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..counting.counted_run import CountedRun
 from ..errors import FxflopsError, InputError
-from ..records import PHASES
+from ..records import FORWARD
 from ..render.boxes import boxes
 from ..render.data import TreeRow
 from ..render.files import Path, written, written_bytes
@@ -70,7 +70,7 @@ def charted(page: Page, chart: str, by: str) -> str:
             raise InputError(
                 f"by={by!r} is not possible for chart='modules'; expected one of {', '.join(map(repr, SIZES))}"
             )
-        name = f"{by} {PHASES[0]}"
+        name = f"{by} {FORWARD}"
         metric = next((metric for metric in page.metrics if metric.name == name), None)
         if metric is None:
             raise InputError(f"by={by!r}: this run did not measure this cost")

@@ -24,7 +24,7 @@ from ..meters.history import LiveTensor, Moment
 from ..meters.nodes import Node
 from ..meters.timing import Timing
 from ..names import is_torch_loaded
-from ..records import OUTSIDE, PARTS, PHASES, Call, Counted, FormulaFunction, Params
+from ..records import FORWARD, OUTSIDE, PARTS, PHASES, Call, Counted, FormulaFunction, Params
 from ..render.data import Summary
 from ..render.exports import Rows, Table, View, as_json
 from ..render.files import Path, method_for, written, written_bytes
@@ -433,7 +433,7 @@ class Report(View):
         return module_at(self._counted_run, path)
 
     def __contains__(self, path: object) -> bool:
-        return path in self._counted_run.modules(PHASES[0])
+        return path in self._counted_run.modules(FORWARD)
 
     def __iter__(self) -> NoReturn:
         figures = "macs, params = report.total_macs, report.total_params"
@@ -476,7 +476,7 @@ class Report(View):
         users = {i: counted for i, counted in self._users.items() if not is_users(self.calls[i], registry)}
         return Report(self._run, rules, registry, self._model, attention, users=users)
 
-    def explain(self, a: str | Convention, b: str | Convention | None = None, phase: str = PHASES[0]) -> Explanation:
+    def explain(self, a: str | Convention, b: str | Convention | None = None, phase: str = FORWARD) -> Explanation:
         """Explain why conventions ``a`` and ``b`` give different totals. Each row is an op that the conventions count differently.
 
         Without ``b``, the report's own convention is compared with ``a``. If one convention counts multiply-accumulates and the
@@ -746,7 +746,7 @@ class Report(View):
 
     @cached_property
     def _summary(self) -> Summary:
-        root = tree_row(self._counted_run, PHASES[0], with_shapes=False)
+        root = tree_row(self._counted_run, FORWARD, with_shapes=False)
         return summary_of(self._counted_run, root, self._utilization)
 
     @cached_property

@@ -52,7 +52,20 @@ from ..meters.history import CATEGORIES, LiveTensor, Moment, Place, Remembered
 from ..meters.nodes import Kernel, Node
 from ..meters.timing import Timing
 from ..names import Absent, Classes, described, is_torch_loaded, name_of, target_of
-from ..records import PARTS, PHASES, Call, Cost, Count, Counted, Module, Operation, Params, Scope, Step, per_operation
+from ..records import (
+    FORWARD,
+    PARTS,
+    Call,
+    Cost,
+    Count,
+    Counted,
+    Module,
+    Operation,
+    Params,
+    Scope,
+    Step,
+    per_operation,
+)
 from ..render.files import Path
 from ..run.outcome import Break, Compiled, CompiledKernel, Environment, Recompilation, Run
 from .values import decoded, encoded
@@ -267,7 +280,7 @@ class Saved:
         )
         self.users = {int(i): self._counted(entry, calls[int(i)]) for i, entry in data["users"].items()}
         # If a file was edited by hand or written by another program, the calls may not add up to the total in the file.
-        flops = sum(each.flops for each in self.counted if each.call.phase in PARTS[PHASES[0]])
+        flops = sum(each.flops for each in self.counted if each.call.phase in PARTS[FORWARD])
         stated = data["totals"]["total_flops"]
         if flops != stated:
             raise ValueError(f"the calls add up to {flops:,} FLOPs, but total_flops is {stated:,}")

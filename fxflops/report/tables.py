@@ -12,7 +12,7 @@ from ..counting.steps import NO_OPERATION, StepTime, by_step, unsteady
 from ..errors import InputError, did_you_mean, no_calls
 from ..meters.nodes import Node
 from ..names import name_of
-from ..records import PHASES, Counted, per_operation, prefixes, specs_in
+from ..records import BACKWARD, FORWARD, PHASES, Counted, per_operation, prefixes, specs_in
 from ..render.columns import MODULES, OPERATIONS, STEP_TIMES, SUMS, Column, module_values, titled
 from ..render.costs import OTHER, costs
 from ..render.data import Summary, TreeRow
@@ -59,7 +59,7 @@ VALUES_OF_PARTS = ("params", "macs", "flops", "flops%", "time", "time%")
 
 def checked_modules(counted_run: CountedRun, phase: str) -> dict[str, ModuleRow]:
     """Return each module's sums in a phase. Raises InputError for an unknown phase, and for a phase without calls."""
-    if not counted_run.items(check_phase(phase)) and phase != PHASES[0]:
+    if not counted_run.items(check_phase(phase)) and phase != FORWARD:
         raise no_calls(phase)
     return counted_run.modules(phase)
 
@@ -72,7 +72,7 @@ def module_table(counted_run: CountedRun, phase: str) -> Rows[ModuleRow]:
 
 def module_at(counted_run: CountedRun, path: str) -> ModuleRow:
     """Return the row of the module at a path. Raises InputError for an unknown path; the error names similar paths."""
-    modules = counted_run.modules(PHASES[0])
+    modules = counted_run.modules(FORWARD)
     if path not in modules:
         first_path = _first_path(counted_run.run, str(path))
         is_alias = first_path != str(path) and first_path in modules
@@ -196,8 +196,8 @@ def operation_table(counted_run: CountedRun) -> Table:
             rows += map(row, counted[shown : node.calls.stop])
             shown = node.calls.stop
         elif node.timing is not None:
-            where = (node.name, NO_OPERATION, node.path, node.target, PHASES[0], "", "", None)
-            rows.append((*where, 0, 0, 0, node.timing.median, *_memory(PHASES[0], node), ""))
+            where = (node.name, NO_OPERATION, node.path, node.target, FORWARD, "", "", None)
+            rows.append((*where, 0, 0, 0, node.timing.median, *_memory(FORWARD, node), ""))
     rows += map(row, counted[shown:])
     columns = titled(OPERATIONS, counted_run.title)
     return Table("operations", columns, tuple(rows), provenance=counted_run.provenance, whole=_times_of_run(run))
@@ -222,7 +222,7 @@ def _described(counted: Counted) -> tuple[str, str, str]:
 def _memory(phase: str, node: Node | None) -> tuple[int | None, int | None, int | None]:
     if node is None:
         return None, None, None
-    if phase == "backward":
+    if phase == BACKWARD:
         return None, node.backward_bytes_after, node.backward_bytes_peak
     return node.bytes_before, node.bytes_after, node.bytes_peak
 

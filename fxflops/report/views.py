@@ -13,7 +13,7 @@ from ..counting.counted_run import CountedRun
 from ..counting.rollup import by_operator, items_of, sums_of, together
 from ..counting.steps import captured, outside, unobserved, unsteady
 from ..counting.uncounted import recipe
-from ..records import OUTSIDE, PHASES, Counted, Spec, grouped, prefixes, specs_in
+from ..records import FORWARD, OUTSIDE, Counted, Spec, grouped, prefixes, specs_in
 from ..records import PARTS as OF_PHASE
 from ..render.columns import MODULES, Column, module_values, titled
 from ..render.data import Summary, TreeRow
@@ -169,7 +169,7 @@ def _macs_at_zero(counted_run: CountedRun) -> float:
         each.macs
         for each in counted_run.counted[:calls]
         if each.macs
-        and each.call.phase in OF_PHASE[PHASES[0]]
+        and each.call.phase in OF_PHASE[FORWARD]
         and not each.flops
         and each.cost is not None
         and charged.isdisjoint(prefixes(each.call.path))
@@ -222,7 +222,7 @@ def summary_of(counted_run: CountedRun, root: TreeRow, utilization: float | None
         memory=run.memory,
         peak_at=run.memory.at,
         peak_phase=run.memory.phase,
-        operators=[*by_operator(counted_run.items(PHASES[0])).values()],
+        operators=[*by_operator(counted_run.items(FORWARD)).values()],
         missing=counted_run.missing,
         paste=recipe(counted) if counted_run.missing else "",
         utilization=utilization,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from ..errors import no_calls, warn
 from ..meters.timing import Timing
-from ..records import PARTS, PHASES, Counted, per_operation
+from ..records import PARTS, PHASES, RECOMPUTE, Counted, per_operation
 from .devices import Device
 from .measured_peaks import TF32, device_for, distrust_peaks, tf32_allowed
 from .result import KINDS, NOTHING, Roofline, Row, too_low
@@ -80,7 +80,7 @@ def mfu(
     known = [timing.median for timing in ran if timing is not None]
     work = [each for made in by_phase for each in made]
     if executed:
-        work += [each for each in counted if each.call.phase == "recompute"]
+        work += [each for each in counted if each.call.phase == RECOMPUTE]
     found, is_its_own = _device(device, place, work) if work else (None, False)
     # Every phase that ran must be timed: with only a part of the time, the utilization would be too high.
     is_timed = block is not None or len(known) == len(ran)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from ..meters.code_lines import by_time, lines_sampled
 from ..meters.event_stopwatch import EventStopwatch, captured_calls, clock_of, seconds_of
-from ..meters.history import LiveTensor, Place, Remembered
+from ..meters.history import History, LiveTensor, Place, Remembered
 from ..meters.live_storages import LiveStorages
 from ..meters.queue_stopwatch import observed_clock_of
 from ..meters.stopwatch import StoppedStopwatch, Stopwatch
@@ -32,16 +32,16 @@ from ..trace.autograd_owners import AutogradOwners
 from ..trace.changes import ChangeListener
 from ..trace.data_loaders import data_loaders_watched
 from ..trace.fake_world import FakeWorld, results_on
-from ..trace.graph_recorder import NoRecorder
+from ..trace.instruments import Instruments
 from ..trace.module_times import ModuleTimes
 from ..trace.observe import Observer
-from ..trace.real_world import RealWorld
+from ..trace.profiled_world import ProfiledWorld
 from .calibration import is_timed, measured_entry_costs
 from .environment import environment_of
 from .generate_calls import generate_replaced
 from .outcome import Run
+from .record import record_of
 from .uncompiled import uncompiled
-from .watch import Watch, run_from_watch
 
 OPERATIONS, MODULES, STEPS = DETAILS = ("operations", "modules", "steps")
 """Levels of detail of a block's profile, from most to least."""
@@ -122,7 +122,7 @@ class Block:
         samples_lines: bool,
     ) -> None:
         inventory, params = Inventory(model), [*named_parameters(model)]
-        # The first parameter says which clock times the block. Parameters on meta are loaded when needed.
+        # The device of the first parameter decides which clock times the block. Parameters on meta are loaded when needed.
         loaded = [param for _, param in params if param.device.type != "meta"]
         parameter = next(iter(loaded), params[0][1] if params else None)
         self.device = torch.device("cpu") if parameter is None else parameter.device
@@ -143,23 +143,19 @@ class Block:
 
         world = _world_of(self.device if self._has_device else None)
         is_on_fake = in_fake_mode() or (parameter is not None and is_fake(type(parameter)))
-        storages = LiveStorages(
+        self._storages = storages = LiveStorages(
             spec=world.spec_of_tensor,
             stand_in_of=world.stand_in_of,
             notes_placeholders=not is_on_fake,  # for fake tensors, all storages are on meta
         )
-        owners = AutogradOwners()
         self._optimizer_memory = OptimizerMemory(model, storages, optimizers, met_optimizers)
         paths = ByIdentity((m, path) for m, path in inventory.paths.items() if not isinstance(m, Models))
-        self._observer = (
-            self._new_observer(paths, registry, world, storages, owners)
-            if detail == OPERATIONS
-            else self._new_module_times(paths, optimizers)
-        )
-        # A ModuleTimes has the attributes that the record needs: calls, scopes and release().
-        self._watch = Watch(
-            world, storages, owners, cast(Observer, self._observer), self._optimizer_memory, NoRecorder()
-        )
+        self._observer: Observer | ModuleTimes
+        if detail == OPERATIONS:
+            instruments = Instruments(world, storages, AutogradOwners(), listener=self._optimizer_memory)
+            self._observer = self._new_observer(paths, registry, instruments)
+        else:
+            self._observer = self._new_module_times(paths, optimizers)
         self._usage_before = Usage.now()
         for category, tensors in {
             "params": [*params, *self._packed],
@@ -175,22 +171,9 @@ class Block:
                 self._until_end.enter_context(generate_replaced(module, partial(self._noting_generate, path)))
 
     def _new_observer(
-        self,
-        paths: Mapping[nn.Module, str],
-        registry: FormulaRegistry,
-        world: RealWorld,
-        storages: LiveStorages,
-        owners: AutogradOwners,
+        self, paths: Mapping[nn.Module, str], registry: FormulaRegistry, instruments: Instruments
     ) -> Observer:
-        observer = Observer(
-            paths,
-            registry,
-            world=world,
-            storages=storages,
-            owners=owners,
-            listener=self._optimizer_memory,
-            new_stopwatch=self._stopwatch_by(observed_clock_of),
-        )
+        observer = Observer(paths, registry, instruments, new_stopwatch=self._stopwatch_by(observed_clock_of))
         # The costs are subtracted from times of the host's clock, which an EventStopwatch does not read.
         if self._is_timed and not isinstance(observer.stopwatch, EventStopwatch):
             observer.stopwatch.costs, observer.stopwatch.cold = measured_entry_costs(registry)  # runs about 50 calls
@@ -267,24 +250,25 @@ class Block:
     def live_tensors(self) -> Sequence[LiveTensor]:
         """Return the tensors that are alive now."""
         self._optimizer_memory.label_gradients()
-        return self._watch.storages.history(self._observer.calls).at_end
+        return self._storages.history(self._observer.calls).at_end
 
     def finished(self, name: str, compiled: bool, iterations: int, raised: str = "", why: str = "") -> Run:
         """Return the record of the block. ``iterations`` is how often the user's loop has called ``step``.
 
         ``raised`` is the class name of the exception that ended the block, "" without an exception. ``why`` is the exception's text.
         """
-        storages, observer = self._watch.storages, self._observer
+        storages, observer = self._storages, self._observer
         self._optimizer_memory.label_gradients()
         storages.label(self._optimizer_memory.states(), "optimizer")
         storages.hold_written(observer.calls)
         storages.hold_earlier()
         self._find_device()
         until = f" until it raised {raised}" if raised else ""
+        history: History | Remembered = storages.history(observer.calls)
         source, trace, measured = "storages", f"profiled{until or ' as it ran'}", dict[str, Any]()
         if self._detail != OPERATIONS:
             source, trace = "unknown", f"{self._detail} profiled{until}, no operations"
-            measured = {"peak": None, "history": Remembered(0, Place(), (), ())}
+            history, measured = Remembered(0, Place(), (), ()), {"peak": None}
         steps = [*self._named_steps(iterations)]
         if self._is_timed:
             clock = observer.stopwatch
@@ -297,8 +281,10 @@ class Block:
             }
         else:
             measured["steps"] = tuple([Step(step.name, step.calls) for step in steps])
-        return run_from_watch(
-            self._watch,
+        return record_of(
+            observer.calls_with_shares if isinstance(observer, Observer) else observer.calls,
+            observer.scopes,
+            history,
             Inventory(self._model),
             environment_of(self.device, self._mode(), compiled),
             model=name,
@@ -314,7 +300,7 @@ class Block:
 
     def release(self) -> None:
         """Drop the instruments: they would keep the run's tensors alive."""
-        self._watch.release()
+        self._observer.release()
 
     def _mode(self) -> str:
         """Return the mode of the models: "train", "eval", or "train and eval" for a loop that ends with an evaluation."""
@@ -332,7 +318,7 @@ class Block:
                 self.device = ran_on
             self._is_timed = self._is_timed and self.device.type == "cpu"
         if self._has_device:
-            self._watch.storages.leave_out_placeholders()
+            self._storages.leave_out_placeholders()
 
     def _named_steps(self, iterations: int) -> Iterator[Step]:
         """Yield the steps with their names.
@@ -368,10 +354,10 @@ class Block:
             yield step._replace(name=f"{path} {name}".lstrip())
 
 
-def _world_of(device: torch.device | None) -> RealWorld:
-    """Return the world of a block whose models are on this device: a FakeWorld in a simulated rank, otherwise a RealWorld."""
+def _world_of(device: torch.device | None) -> ProfiledWorld:
+    """Return the world of a block whose models are on this device: a FakeWorld in a simulated rank, otherwise a ProfiledWorld."""
     results = results_on()
-    return RealWorld(device) if results is None else FakeWorld(device, results)
+    return ProfiledWorld(device) if results is None else FakeWorld(device, results)
 
 
 def _known_seconds(parts: Mapping[str, float]) -> dict[str, float]:

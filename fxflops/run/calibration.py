@@ -12,11 +12,13 @@ from torch import nn
 from ..meters.accelerator import accelerator_of
 from ..meters.stopwatch import Costs
 from ..ops import FormulaRegistry
+from ..records import BACKWARD
 from ..torch_internals import DisableTorchDispatch, DisableTorchFunction, in_fake_mode, is_fake
 from ..trace.autograd_owners import AutogradOwners
 from ..trace.compiler import unseen
+from ..trace.instruments import Instruments
 from ..trace.observe import Observer
-from ..trace.real_world import RealWorld
+from ..trace.profiled_world import ProfiledWorld
 
 REPEATS = 6
 PASSES = 4
@@ -46,7 +48,7 @@ def measured_entry_costs(registry: FormulaRegistry) -> tuple[Costs, Costs]:
     without an observer. Shortest times exclude disturbances. The first costs are with a warm cache, the second with a cold cache.
     """
     module = _Returns()
-    observer = Observer({module: ""}, registry, world=RealWorld(), owners=AutogradOwners())
+    observer = Observer({module: ""}, registry, Instruments(ProfiledWorld(), owners=AutogradOwners()))
     with unseen(), torch.inference_mode(False), torch.no_grad():
         return _measured(observer, module, 0), _measured(observer, module, CACHE)
 
@@ -91,5 +93,5 @@ def _measured(observer: Any, module: nn.Module, cache: int) -> Costs:
     with observer:
         observed = [shortest(*case, observer.stopwatch.now) for case in calls]
     costs = Costs(*(max(one - other, 0.0) for one, other in zip(observed, unobserved, strict=True)))
-    gradients_per_pass = sum(call.phase == "backward" for call in observer.calls[before:]) / PASSES
+    gradients_per_pass = sum(call.phase == BACKWARD for call in observer.calls[before:]) / PASSES
     return costs._replace(gradient=costs.gradient / gradients_per_pass)

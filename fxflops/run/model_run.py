@@ -34,7 +34,7 @@ from ..model.optimizer import (
     zero_gradients,
 )
 from ..ops import FormulaRegistry
-from ..records import specs_in
+from ..records import BACKWARD, specs_in
 from ..records.tensors import spec_of
 from ..torch_internals import in_fake_mode, is_fake
 from ..trace.autograd_owners import AutogradOwners, NoOwners, backward_from, requires_gradient
@@ -42,12 +42,12 @@ from ..trace.changes import ChangeListener
 from ..trace.dtypes import MixedDtypesError
 from ..trace.forwards import is_hooked
 from ..trace.graph_recorder import NoRecorder, Recorder
+from ..trace.instruments import Instruments
 from ..trace.memo import Lessons
 from ..trace.meta_mirror import MetaMirror
 from ..trace.meta_results import WithoutKernels
 from ..trace.meta_world import MetaWorld
 from ..trace.observe import Observer
-from ..trace.phases import BACKWARD
 from ..trace.processes import is_sharded
 from ..trace.source import line_that_raised
 from ..trace.worlds import World
@@ -55,10 +55,10 @@ from .environment import environment_of
 from .graph_run import run_error
 from .out_of_memory import noting_live
 from .outcome import Run
+from .record import record_of
 from .request import OwnBackwardError
 from .subject import Subject, run_to_end
 from .uncompiled import uncompiled
-from .watch import Watch, run_from_watch
 
 unoptimized = torch.jit.optimized_execution  # type: ignore[attr-defined]
 """``unoptimized(False)`` disables TorchScript's optimizer, since the optimizer runs extra computations in a module's first calls."""
@@ -69,7 +69,7 @@ OWN_BACKWARD = "does not require grad and does not have a grad_fn|backward throu
 """Errors that torch raises if a callable with its own backward pass runs without gradients, or if a second backward pass follows."""
 
 
-def watch_of(
+def observer_of(
     subject: Subject,
     registry: FormulaRegistry,
     world: World | None = None,
@@ -79,13 +79,12 @@ def watch_of(
     observe_dispatch: bool = True,
     must_read_masks: bool = False,
     new_stopwatch: Callable[[], Stopwatch] = Stopwatch,
-) -> Watch:
-    """Return the instruments for a run of the subject, by default on its real tensors.
+) -> Observer:
+    """Return the observer of a run of the subject, with its instruments. By default, the run is on the subject's real tensors.
 
     ``cap`` is the limit of live bytes. The other arguments are passed to the observer.
     """
     world = World() if world is None else world
-    recorder = NoRecorder() if recorder is None else recorder
     is_for_cpu = subject.count_for.type == "cpu"
     storages = LiveStorages(
         _tensors_alive_throughout(subject),
@@ -99,21 +98,18 @@ def watch_of(
         notes_placeholders=subject.has_meta and not world.is_meta,
     )
     owners = AutogradOwners(keep=storages.add if is_for_cpu else None) if subject.request.backward else NoOwners()
-    listener = StateSaver(subject, storages, world.is_meta)
-    observer = Observer(
+    instruments = Instruments(
+        world, storages, owners, recorder or NoRecorder(), StateSaver(subject, storages, world.is_meta)
+    )
+    return Observer(
         subject.inventory.paths,
         registry,
-        world=world,
-        storages=storages,
-        owners=owners,
-        recorder=recorder,
-        listener=listener,
+        instruments,
         observe_dispatch=observe_dispatch,
         must_read_masks=must_read_masks,
         new_stopwatch=StoppedStopwatch if world.is_meta else new_stopwatch,
         runs_model=_forward_and_backward.__code__,
     )
-    return Watch(world, storages, owners, observer, listener, recorder)
 
 
 def _tensors_alive_throughout(subject: Subject) -> dict[str, Named]:
@@ -177,28 +173,29 @@ def _may_train(subject: Subject) -> bool:
     return isinstance(subject.model, Called) and not subject.request.own_backward
 
 
-def observe(subject: Subject, watch: Watch) -> Watch:
-    """Run the model, and its backward pass and optimizer step if requested, with the instruments in ``watch``; return the watch."""
-    with noting_live(watch.storages, watch.observer.calls, subject.held["params"]):
-        out = _forward_and_backward(subject, watch)  # stays alive until the step is over, as in a training loop
-    watch.world.check_origin(out)
-    watch.storages.hold_earlier()
+def observe(subject: Subject, observer: Observer) -> Observer:
+    """Run the model, and its backward pass and optimizer step if requested, and return the observer."""
+    world, storages = observer.instruments.world, observer.instruments.storages
+    with noting_live(storages, observer.calls, subject.held["params"]):
+        out = _forward_and_backward(subject, observer)  # stays alive until the step is over, as in a training loop
+    world.check_origin(out)
+    storages.hold_earlier()
     if subject.request.backward and any(
         type(module) is nn.parallel.DistributedDataParallel for module in subject.inventory.paths
     ):
-        watch.storages.hold_written(watch.observer.calls)  # DDP's buckets
+        storages.hold_written(observer.calls)  # DDP's buckets
     if subject.request.backward:
-        _label_gradients(subject, watch)
+        _label_gradients(subject, observer)
         if subject.request.optimizer is not None:
-            _optimizer_step(subject, subject.request.optimizer, watch)
-    watch.recorder.returned(out)
-    return watch
+            _optimizer_step(subject, subject.request.optimizer, observer)
+    observer.instruments.recorder.returned(out)
+    return observer
 
 
 @hidden_from_modes
-def _label_gradients(subject: Subject, watch: Watch) -> None:
-    params = [(name, watch.world.of(parameter)) for name, parameter in subject.held["params"]]
-    watch.storages.label(gradients_of(params), "gradients")
+def _label_gradients(subject: Subject, observer: Observer) -> None:
+    params = [(name, observer.instruments.world.of(parameter)) for name, parameter in subject.held["params"]]
+    observer.instruments.storages.label(gradients_of(params), "gradients")
 
 
 def observed_run(
@@ -208,25 +205,28 @@ def observed_run(
     *,
     cap: int | None = None,
     new_stopwatch: Callable[[], Stopwatch] = Stopwatch,
-) -> Watch:
+) -> Observer:
     """Observe a run of the model on its real tensors. Raises InputError if the live tensors exceed ``cap`` bytes."""
-    return observe(subject, watch_of(subject, registry, recorder=recorder, cap=cap, new_stopwatch=new_stopwatch))
+    return observe(subject, observer_of(subject, registry, recorder=recorder, cap=cap, new_stopwatch=new_stopwatch))
 
 
 @hidden_from_modes
-def finished_run(subject: Subject, watch: Watch, source: str, trace: str, why: str = "", **measured: Any) -> Run:
-    """Return the record of a finished run, and release the watch. The device of a run on meta is the subject's ``count_for``.
+def finished_run(subject: Subject, observer: Observer, source: str, trace: str, why: str = "", **measured: Any) -> Run:
+    """Return the record of a finished run, and release the observer. The device of a run on meta is the subject's ``count_for``.
 
     ``measured`` are further fields of the record.
     """
-    device = subject.count_for if watch.world.is_meta else subject.device
-    if loaded_weights(subject, watch):  # the weights on meta were only placeholders
-        watch.storages.leave_out_placeholders()
-        device = watch.observer.ran_on or device
+    device = subject.count_for if observer.instruments.world.is_meta else subject.device
+    if loaded_weights(subject, observer):  # the weights on meta were only placeholders
+        observer.instruments.storages.leave_out_placeholders()
+        device = observer.ran_on or device
     # Name this machine's hardware only if the tensors are on it: the count of a model on meta is for any CPU.
     environment = environment_of(device, subject.mode, subject.compiled, subject.device.type == device.type)
-    run = run_from_watch(
-        watch,
+    storages = observer.instruments.storages
+    run = record_of(
+        observer.calls_with_shares,
+        observer.scopes,
+        storages.history(observer.calls),
         subject.inventory,
         environment,
         model=class_name(subject.model),
@@ -236,7 +236,7 @@ def finished_run(subject: Subject, watch: Watch, source: str, trace: str, why: s
         trace_reason=why,
         **measured,
     )
-    watch.release()
+    observer.release()
     return run
 
 
@@ -262,10 +262,10 @@ def run_model(
         return run
     failed: Exception | None = None
     try:
-        mirror, watch = _meta_run_that_sees_all(subject, registry, must_read_masks, lessons)
+        mirror, observer = _meta_run_that_sees_all(subject, registry, must_read_masks, lessons)
         why = mirror.needs_values  # an error that the model itself caught
-        if subject.has_meta or not why:
-            return finished_run(subject, watch, "predicted", ON_META)
+        if subject.has_meta or not why:  # a model on meta has no real tensors to run on instead
+            return finished_run(subject, observer, "predicted", ON_META)
     except (RunError, InputError, NotImplementedError) as error:
         failed, why = error, error.problem if isinstance(error, FxflopsError) else str(error)
     # This is outside the handler above, so that an error on real tensors is not chained to the error on meta.
@@ -297,7 +297,7 @@ def _reason_for_real_tensors(subject: Subject) -> str:
 
 def _meta_run_that_sees_all(
     subject: Subject, registry: FormulaRegistry, must_read_masks: bool, lessons: Lessons | None
-) -> tuple[MetaMirror, Watch]:
+) -> tuple[MetaMirror, Observer]:
     """Observe a run on meta; repeat the run with the dispatch mode on if the function mode alone did not see all calls."""
     run = partial(meta_run, subject, registry, lessons, must_read_masks=must_read_masks)
     # A callable may step an optimizer, and only dispatch modes observe such a step.
@@ -305,7 +305,7 @@ def _meta_run_that_sees_all(
     if needs_dispatch or any(issubclass(type(module), torch.jit.ScriptModule) for module in subject.inventory.paths):
         return run(observe_dispatch=True)
     try:
-        mirror, watch = run(observe_dispatch=False)
+        mirror, observer = run(observe_dispatch=False)
     except (RunError, NotImplementedError):
         # A backward pass inside the forward may raise unless a dispatch mode is active, because torch's meta kernels are
         # written in Python: without this mode, the function mode takes a kernel's calls for calls of the model, so its
@@ -314,20 +314,20 @@ def _meta_run_that_sees_all(
         if not subject.is_for_another:
             raise
         return run(observe_dispatch=True)
-    return run(observe_dispatch=True) if mirror.unknown_origin else (mirror, watch)
+    return run(observe_dispatch=True) if mirror.unknown_origin else (mirror, observer)
 
 
 def _on_real(subject: Subject, registry: FormulaRegistry, why: str) -> Run:
     _check_own_device(subject, why)
     subject.snapshot.keep_all()
-    watch = observed_run(subject, registry, cap=cap_of(subject.device))
-    return finished_run(subject, watch, "storages", "counted on real tensors", why)
+    observer = observed_run(subject, registry, cap=cap_of(subject.device))
+    return finished_run(subject, observer, "storages", "counted on real tensors", why)
 
 
-def loaded_weights(subject: Subject, watch: Watch) -> bool:
+def loaded_weights(subject: Subject, observer: Observer) -> bool:
     """Return whether a run on real tensors loaded weights that were on meta: if it did, its result is not on meta."""
-    ran_on = watch.observer.ran_on
-    return subject.has_meta and not watch.world.is_meta and ran_on is not None and ran_on.type != "meta"
+    ran_on = observer.ran_on
+    return subject.has_meta and not observer.instruments.world.is_meta and ran_on is not None and ran_on.type != "meta"
 
 
 def _run_of_loaded_weights(subject: Subject, registry: FormulaRegistry) -> Run | None:
@@ -340,14 +340,14 @@ def _run_of_loaded_weights(subject: Subject, registry: FormulaRegistry) -> Run |
         return None
     subject.snapshot.keep_all()
     try:
-        watch = observed_run(subject, registry, cap=cap_of(subject.count_for))
+        observer = observed_run(subject, registry, cap=cap_of(subject.count_for))
     except (RunError, InputError, NotImplementedError):
         return None  # the run on meta reports the reason
-    if not loaded_weights(subject, watch):
-        watch.release()
+    if not loaded_weights(subject, observer):
+        observer.release()
         return None
     return finished_run(
-        subject, watch, "storages", "counted on real tensors", "its weights stay on meta until its calls load them"
+        subject, observer, "storages", "counted on real tensors", "its weights stay on meta until its calls load them"
     )
 
 
@@ -375,7 +375,7 @@ def _check_own_device(subject: Subject, why: str) -> None:
         )
 
 
-def _optimizer_step(subject: Subject, requested: OptimizerLike, watch: Watch) -> None:
+def _optimizer_step(subject: Subject, requested: OptimizerLike, observer: Observer) -> None:
     """Observe an optimizer step on stand-ins for the optimizer's tensors. The subject's snapshot restores everything that changes.
 
     An optimizer without state first steps once without being observed, since the first step creates the state. Tensors that the
@@ -384,9 +384,9 @@ def _optimizer_step(subject: Subject, requested: OptimizerLike, watch: Watch) ->
     The state that remains after a step and ``zero_grad`` is in memory from the beginning of the observed step. All other memory of the
     step is temporary, e.g. per-example gradients stored on the parameters, or state that replaces the previous state.
     """
-    storages, world = watch.storages, watch.world
+    storages, world = observer.instruments.storages, observer.instruments.world
     optimizer_name = getattr(requested, "__name__", type(requested).__name__)
-    watch.listener.saves_steps = False  # this optimizer has already been saved
+    observer.instruments.listener.saves_steps = False  # this optimizer has already been saved
     parameters = parameters_of(subject.model)
     mirrors = [(tensor, world.of(tensor)) for tensor in subject.state]
     mirrored = [mirror for _, mirror in mirrors]
@@ -409,7 +409,7 @@ def _optimizer_step(subject: Subject, requested: OptimizerLike, watch: Watch) ->
             storages.add_held(states, "optimizer")
             names_before = Counter(name for name, _ in states)
             del states  # would keep the state that the step replaces
-            with watch.observer:
+            with observer:
                 optimizer.step()
             states_after = states_of(optimizer, mirrored)
             storages.label(states_after, "optimizer")
@@ -442,21 +442,21 @@ def meta_run(
     *,
     observe_dispatch: bool,
     must_read_masks: bool = False,
-) -> tuple[MetaMirror, Watch]:
-    """Observe a run of the model on meta. Return the mirror of the model's tensors, which records why a run failed, and the watch."""
+) -> tuple[MetaMirror, Observer]:
+    """Observe a run of the model on meta. Return the mirror of the model's tensors, which records why a run failed, and the observer."""
     form_of = None if lessons is None else lessons.form_of
     mirror = MetaMirror(subject.state, subject.snapshot.holds, subject.snapshot.before_write, form_of)
     world = MetaWorld(mirror, subject.count_for, registry, lessons, observe_dispatch=observe_dispatch)
-    watch = watch_of(subject, registry, world, observe_dispatch=observe_dispatch, must_read_masks=must_read_masks)
-    return mirror, observe(subject, watch)
+    observer = observer_of(subject, registry, world, observe_dispatch=observe_dispatch, must_read_masks=must_read_masks)
+    return mirror, observe(subject, observer)
 
 
-def _forward_and_backward(subject: Subject, watch: Watch) -> Any:
+def _forward_and_backward(subject: Subject, observer: Observer) -> Any:
     """Observe a run of the model, and its backward pass if requested; return the output."""
-    observer, (args, kwargs) = watch.observer, subject.rewound_inputs()
+    args, kwargs = subject.rewound_inputs()
     tensors_before = [*subject.state, *subject.snapshot.other_tensors()]
     replaceable = Holders(subject.inventory.paths, (*args, *kwargs.values()), tensors_before)
-    watch.storages.follow_replaced(replaceable)
+    observer.instruments.storages.follow_replaced(replaceable)
     if replaceable.has_any():
         # Call this before references to the tensors are counted, since it adds references.
         subject.snapshot.remember_layouts()
@@ -465,7 +465,7 @@ def _forward_and_backward(subject: Subject, watch: Watch) -> Any:
         with uncompiled(), unoptimized(False), observer:
             with subject.autocast_region():
                 out = run_to_end(subject.model(*args, **kwargs))
-            if _may_train(subject) and _has_ended(observer, out, subject):
+            if _may_train(subject) and _ran_own_backward(observer, out, subject):
                 raise OwnBackwardError
             if subject.request.adds_backward:
                 observer.backward(out, backward_from)
@@ -484,7 +484,7 @@ def _forward_and_backward(subject: Subject, watch: Watch) -> Any:
         ) from error
 
 
-def _has_ended(observer: Observer, out: Any, subject: Subject) -> bool:
+def _ran_own_backward(observer: Observer, out: Any, subject: Subject) -> bool:
     """Return whether the callable ran the backward pass itself.
 
     Return True if it called ``loss.backward()``, or if it computed gradients and its output does not require a gradient.

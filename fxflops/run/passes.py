@@ -20,46 +20,46 @@ from ..meters.nodes import Kernel
 from ..meters.queue_stopwatch import observed_clock_of
 from ..model.modules import Called, state_tensors
 from ..ops import FormulaRegistry
-from ..records import PARTS, PHASES, Call, Spec, specs_in, typed
+from ..records import FORWARD, PARTS, Call, Spec, specs_in, typed
 from ..trace.autograd_owners import backward_from, roots_of
 from ..trace.graph_recorder import Recorder
 from ..trace.memo import Lessons
 from ..trace.meta_mirror import MetaMirror
 from ..trace.meta_world import MetaWorld
+from ..trace.observe import Observer
 from ..trace.source import is_library
 from ..trace.symbolic import constants_of, symbolic
 from .compiled import first_runs, with_times
 from .compiled_kernels import compiled_kernels
 from .graph_run import CallCollector, Times, expected, run_graph, time_nodes
-from .model_run import finished_run, loaded_weights, observed_run, run_model, unoptimized, watch_of
+from .model_run import finished_run, loaded_weights, observed_run, observer_of, run_model, unoptimized
 from .out_of_memory import noting_live
 from .outcome import Compiled, Run
 from .per_node import Spans, node_of, with_nodes
 from .progress import Progress
 from .subject import Subject
 from .uncompiled import once_loaded, uncompiled
-from .watch import Watch
 
 TRACERS = ("auto", "symbolic", "record")
 
 
 class ModelRun(NamedTuple):
-    """An observed run of the model itself. ``calls_of`` maps the name of each graph node to the range of the node's calls in this run."""
+    """An observed run of the model itself. ``call_ranges`` maps the name of each graph node to the range of the node's calls in this run."""
 
-    watch: Watch
-    calls_of: Mapping[str, range]
+    observer: Observer
+    call_ranges: Mapping[str, range]
 
 
 class GraphRun(NamedTuple):
     """An observed run of a graph: the calls of each node, the bytes of each node in forward and backward, and whether the backward ran."""
 
-    calls_of: Mapping[str, list[Call]]
+    calls_by_node: Mapping[str, list[Call]]
     bytes_of: tuple[Spans, Spans]
     ran_backward: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Traced:
+class TracedGraph:
     """A model's graph.
 
     ``how`` is "symbolic", "recorded", or "no" for an empty graph. ``why`` is the reason why the graph is not symbolic, or why it is
@@ -79,30 +79,30 @@ def analysis(
     repeats: int | str,
     tick: Progress,
     kernels: bool = False,
-) -> tuple[Run, Traced]:
-    """Trace the model with the tracer ``how`` and measure the model's graph; return the record and the trace.
+) -> tuple[Run, TracedGraph]:
+    """Trace the model with the tracer ``how`` and measure the model's graph; return the record and the graph.
 
     If a symbolic graph cannot be measured, e.g. because it differs from the model or lacks gradients, the model is recorded instead.
     If a recorded graph cannot be measured, e.g. because the model calls ``backward()``, the model runs without a graph. If the model
     raises, the line of the call in the author's code is added to the error.
     """
-    trace = traced(subject, registry, how)
+    traced = traced_graph(subject, registry, how)
     try:
         while True:
             try:
-                return measure(subject, trace, registry, repeats, tick, kernels), trace
+                return measure(subject, traced, registry, repeats, tick, kernels), traced
             except (TraceError, InputError) as error:
-                if how == "symbolic" or trace.how == "no":
+                if how == "symbolic" or traced.how == "no":
                     raise
-                trace = traced_instead(subject, registry, trace, error)
+                traced = graph_instead(subject, registry, traced, error)
     except (RunError, OutOfMemoryError) as error:
-        place = author_lines(subject, registry, trace).get(error.node) if error.node else None
+        place = author_lines(subject, registry, traced).get(error.node) if error.node else None
         if place:
             error.add(f"\n  at {place}")
         raise
 
 
-def traced(subject: Subject, registry: FormulaRegistry, how: str, why: str = "") -> Traced:
+def traced_graph(subject: Subject, registry: FormulaRegistry, how: str, why: str = "") -> TracedGraph:
     """Trace the model with the tracer ``how``: "symbolic", "record", or "auto", which tries "symbolic", then "record".
 
     If the run cannot be recorded, the graph is empty. ``why`` is the reason for recording, if known. Raises TraceError if ``how`` is
@@ -111,10 +111,10 @@ def traced(subject: Subject, registry: FormulaRegistry, how: str, why: str = "")
     if how not in TRACERS:
         raise InputError(f"unknown tracer trace={how!r}; expected one of {', '.join(map(repr, TRACERS))}")
     if subject.request.own_backward:
-        return untraced(subject, registry, f"{type(subject.model).__name__} runs a backward pass itself")
+        return without_graph(subject, registry, f"{type(subject.model).__name__} runs a backward pass itself")
     if how != "record" and not (how == "auto" and subject.request.backward and isinstance(subject.model, Called)):
         try:
-            return Traced(_symbolic(subject, registry), "symbolic")
+            return TracedGraph(_symbolic(subject, registry), "symbolic")
         except TraceError as error:
             if how == "symbolic":
                 raise
@@ -126,37 +126,37 @@ def traced(subject: Subject, registry: FormulaRegistry, how: str, why: str = "")
             raise
         # If this is the model's own error, the run below raises it again; otherwise it is an error of the recorder.
         why = f"the model cannot be recorded: {_cause(error)}"
-    return untraced(subject, registry, why)
+    return without_graph(subject, registry, why)
 
 
-def _recorded(subject: Subject, registry: FormulaRegistry, why: str) -> Traced:
+def _recorded(subject: Subject, registry: FormulaRegistry, why: str) -> TracedGraph:
     recorder = Recorder(subject.model, subject.rewound_inputs_by_name())
-    watch = observed_run(subject, registry, recorder, new_stopwatch=observed_clock_of(subject.device))
-    if loaded_weights(subject, watch):
-        watch.release()
-        return untraced(subject, registry, "a recorded graph would keep the weights that the model's calls load")
-    return Traced(recorder.graph(), "recorded", why, ModelRun(watch, recorder.calls_of))
+    observer = observed_run(subject, registry, recorder, new_stopwatch=observed_clock_of(subject.device))
+    if loaded_weights(subject, observer):
+        observer.release()
+        return without_graph(subject, registry, "a recorded graph would keep the weights that the model's calls load")
+    return TracedGraph(recorder.graph(), "recorded", why, ModelRun(observer, recorder.calls_of))
 
 
-def untraced(subject: Subject, registry: FormulaRegistry, why: str) -> Traced:
+def without_graph(subject: Subject, registry: FormulaRegistry, why: str) -> TracedGraph:
     """Observe a run of the model; return the run with an empty graph. Raises RunError if the model itself raises."""
-    watch = observed_run(subject, registry, new_stopwatch=observed_clock_of(subject.device))
-    return Traced(fx.GraphModule({}, fx.Graph()), "no", why, ModelRun(watch, {}))
+    observer = observed_run(subject, registry, new_stopwatch=observed_clock_of(subject.device))
+    return TracedGraph(fx.GraphModule({}, fx.Graph()), "no", why, ModelRun(observer, {}))
 
 
-def traced_instead(
-    subject: Subject, registry: FormulaRegistry, trace: Traced, error: TraceError | InputError
-) -> Traced:
+def graph_instead(
+    subject: Subject, registry: FormulaRegistry, traced: TracedGraph, error: TraceError | InputError
+) -> TracedGraph:
     """If a symbolic graph failed, record the model instead. If a recorded graph failed, observe a run without a graph.
 
     If the model itself raises, raise the model's error. If the graph raised the same error, raise the graph's error instead, since it
     names the node.
     """
-    if trace.how == "recorded":
+    if traced.how == "recorded":
         at = f" at {error.node!r}" if isinstance(error, RunError) else ""
-        return untraced(subject, registry, f"the model's recorded graph cannot be run{at}: {_cause(error)}")
+        return without_graph(subject, registry, f"the model's recorded graph cannot be run{at}: {_cause(error)}")
     try:
-        return traced(subject, registry, "record", str(error).partition("\n")[0])
+        return traced_graph(subject, registry, "record", str(error).partition("\n")[0])
     except RunError as own_error:
         is_same = (type(own_error.__cause__), str(own_error.__cause__)) == (type(error.__cause__), str(error.__cause__))
         shown_error = error if is_same else own_error
@@ -176,7 +176,7 @@ def _symbolic(subject: Subject, registry: FormulaRegistry, stack_traces: bool = 
 
 def measure(
     subject: Subject,
-    trace: Traced,
+    traced: TracedGraph,
     registry: FormulaRegistry,
     repeats: int | str,
     tick: Progress,
@@ -188,18 +188,19 @@ def measure(
 
     Raises RunError if the model raises, TraceError if the calls of a symbolic graph differ from the model's calls.
     """
-    graph = trace.graph_module
-    graph_run, (watch, calls_of) = _matching_runs(subject, trace, registry, tick)
-    # Read these times now, since the record does not keep the times of the calls.
-    observed, captured = with_seconds(watch.calls), captured_calls(watch.calls)
+    graph = traced.graph_module
+    graph_run, (observer, call_ranges) = _matching_runs(subject, traced, registry, tick)
+    # Read the times and the owners now, since the record does not keep them.
+    calls, owner_of = observer.calls_with_shares, observer.instruments.owners.owner_of
+    observed, captured = with_seconds(calls), captured_calls(calls)
     if subject.device.type != "meta":
         observed_seconds = sum(call.seconds or 0.0 for call in observed)
         # Each repeat runs the model and the nodes; on an accelerator, also the nodes on the host; and the compiled model.
         runs_per_repeat = 2 + (accelerator_of(subject.device) is not None) + subject.compiled
         tick.expect(expected(observed_seconds, repeats, runs_per_repeat))
-    # Make the record before the other passes, since they change the model's tensors, and the watch must not observe these changes.
+    # Make the record before the other passes: they change the tensors of the model, and these changes are not part of its run.
     source = "predicted" if subject.device.type == "meta" else "storages"
-    run = finished_run(subject, watch, source, f"{trace.how} trace", trace.why)
+    run = finished_run(subject, observer, source, f"{traced.how} trace", traced.why)
     measured: dict[str, Any] = {}
     if subject.is_on_meta():
         # A run on meta uses kernels that no device uses (plain products for attention). run_model() predicts a device's kernels.
@@ -214,10 +215,10 @@ def measure(
     if subject.device.type != "meta" and repeats != 0:
         times, compiled = _timed(subject, graph, graph_run.ran_backward, repeats, tick, kernels)
     kernels_of = _kernels(subject, graph) if kernels else {}
-    nodes = tuple(node_of(n, calls_of.get(n.name, range(0)), times, bytes_of, kernels_of) for n in graph.graph.nodes)
+    nodes = tuple(node_of(n, call_ranges.get(n.name, range(0)), times, bytes_of, kernels_of) for n in graph.graph.nodes)
     return replace(
         run,
-        calls=with_nodes(observed, nodes, watch.owners.owner_of) if nodes else observed,
+        calls=with_nodes(observed, nodes, owner_of) if nodes else observed,
         nodes=nodes,
         captured=captured,
         latency=times.latency,
@@ -228,27 +229,27 @@ def measure(
 
 
 def _matching_runs(
-    subject: Subject, trace: Traced, registry: FormulaRegistry, tick: Progress
+    subject: Subject, traced: TracedGraph, registry: FormulaRegistry, tick: Progress
 ) -> tuple[GraphRun, ModelRun]:
     """Run the graph, on meta if possible, and the model itself, if it was not recorded. The calls of the two runs match.
 
     The graph's run only shows each node's calls and bytes. The report has the model's own calls.
     """
     tick()
-    on_meta = _graph_on_meta(subject, trace.graph_module, registry)
-    graph_run = on_meta or _watched_graph(subject, trace.graph_module, registry, subject.request.adds_backward)
+    on_meta = _graph_on_meta(subject, traced.graph_module, registry)
+    graph_run = on_meta or _watched_graph(subject, traced.graph_module, registry, subject.request.adds_backward)
     tick()
-    if trace.model_run is not None:
-        return graph_run, trace.model_run
+    if traced.model_run is not None:
+        return graph_run, traced.model_run
     try:
-        return graph_run, _matched(subject, registry, graph_run, with_facts=on_meta is None)
+        return graph_run, _matched(subject, registry, graph_run, compares_facts=on_meta is None)
     except (TraceError, RunError, OutOfMemoryError):
         if on_meta is None:
             raise
     # On real tensors the graph may match the model after all; if the graph raises, the error names the node. This is not inside
     # the handler, since the error's traceback would keep memory in use.
-    graph_run = _watched_graph(subject, trace.graph_module, registry, subject.request.adds_backward)
-    return graph_run, _matched(subject, registry, graph_run, with_facts=True)
+    graph_run = _watched_graph(subject, traced.graph_module, registry, subject.request.adds_backward)
+    return graph_run, _matched(subject, registry, graph_run, compares_facts=True)
 
 
 def _timed(
@@ -294,16 +295,16 @@ def _graph_on_meta(subject: Subject, graph: fx.GraphModule, registry: FormulaReg
     except NotImplementedError:  # shapes that depend on values
         return None
     world = MetaWorld(mirror, subject.count_for, registry, lessons, observe_dispatch=False)
-    watch = watch_of(subject, registry, world, observe_dispatch=False)
-    collector = CallCollector(watch.observer, graph.graph)
-    memory, inputs = MemoryMeter(watch.storages), subject.rewound_inputs_by_name()
+    observer = observer_of(subject, registry, world, observe_dispatch=False)
+    collector = CallCollector(observer, graph.graph)
+    memory, inputs = MemoryMeter(observer.instruments.storages), subject.rewound_inputs_by_name()
     try:
-        with uncompiled(), unoptimized(False), watch.observer:
+        with uncompiled(), unoptimized(False), observer:
             run_graph(graph, inputs, collector, memory)
     except (RunError, InputError, NotImplementedError, OutOfMemoryError):
         return None
     finally:
-        watch.release()
+        observer.release()
     if mirror.needs_values or mirror.unknown_origin:
         return None
     return GraphRun(collector.calls_of, (memory.bytes, {}), ran_backward=False)
@@ -315,36 +316,37 @@ def _watched_graph(subject: Subject, graph: fx.GraphModule, registry: FormulaReg
     The bytes are from live storages. A graph has no gradient checkpointing. So if the model overwrites a result that its own
     backward pass recomputes, the graph's backward pass raises. The nodes then have no backward times and bytes.
     """
-    watch = watch_of(subject, registry)
-    collector = CallCollector(watch.observer, graph.graph)
-    memory, backward_memory = MemoryMeter(watch.storages), MemoryMeter(watch.storages)
+    observer = observer_of(subject, registry)
+    collector = CallCollector(observer, graph.graph)
+    storages = observer.instruments.storages
+    memory, backward_memory = MemoryMeter(storages), MemoryMeter(storages)
     inputs, backward_meter = subject.rewound_inputs_by_name(), backward_memory if with_backward else None
     try:
-        noting = noting_live(watch.storages, watch.observer.calls, subject.held["params"])
-        with noting, uncompiled(), watch.observer:
-            run_graph(graph, inputs, collector, memory, back=backward_meter, backward=watch.observer.backward)
+        noting = noting_live(storages, observer.calls, subject.held["params"])
+        with noting, uncompiled(), observer:
+            run_graph(graph, inputs, collector, memory, back=backward_meter, backward=observer.backward)
     except RunError:
         if not with_backward:
             raise
         return _watched_graph(subject, graph, registry, False)
-    watch.release()
+    observer.release()
     return GraphRun(collector.calls_of, (memory.bytes, backward_memory.bytes), with_backward)
 
 
-def _matched(subject: Subject, registry: FormulaRegistry, graph_run: GraphRun, with_facts: bool) -> ModelRun:
+def _matched(subject: Subject, registry: FormulaRegistry, graph_run: GraphRun, compares_facts: bool) -> ModelRun:
     """Observe a run of the model, and match its calls to the calls of a symbolic graph.
 
     The model may make more calls than the graph, since a call that depends on no input, such as ``self.scale ** 2`` for a buffer, is
     a constant in the graph. Facts about values, e.g. the number of pairs
-    that a mask leaves, are compared only ``with_facts``, since some facts are unknown on meta. Raises TraceError if the graph makes
+    that a mask leaves, are compared only with ``compares_facts``, since some facts are unknown on meta. Raises TraceError if the graph makes
     calls that the model does not make, or makes the model's calls in another order.
     """
-    watch = observed_run(subject, registry, new_stopwatch=observed_clock_of(subject.device))
-    own_calls = [_comparable(call, with_facts) for call in watch.observer.calls if call.phase in PARTS[PHASES[0]]]
-    calls_of: dict[str, range] = {}
+    observer = observed_run(subject, registry, new_stopwatch=observed_clock_of(subject.device))
+    own_calls = [_comparable(call, compares_facts) for call in observer.calls if call.phase in PARTS[FORWARD]]
+    call_ranges: dict[str, range] = {}
     end = 0
-    for name, calls in graph_run.calls_of.items():
-        wanted = [_comparable(call, with_facts) for call in calls]
+    for name, calls in graph_run.calls_by_node.items():
+        wanted = [_comparable(call, compares_facts) for call in calls]
         # Find the next place where the model makes this node's calls in a row; a node without calls fits anywhere.
         starts = (i for i in range(end, len(own_calls)) if own_calls[i : i + len(wanted)] == wanted)
         first = next(starts, None) if wanted else end
@@ -355,23 +357,23 @@ def _matched(subject: Subject, registry: FormulaRegistry, graph_run: GraphRun, w
                 advice="record",
             )
         end = first + len(wanted)
-        calls_of[name] = range(first, end)
-    return ModelRun(watch, calls_of)
+        call_ranges[name] = range(first, end)
+    return ModelRun(observer, call_ranges)
 
 
-def _comparable(call: Call, with_facts: bool) -> tuple[Any, ...]:
+def _comparable(call: Call, compares_facts: bool) -> tuple[Any, ...]:
     """Return the properties in which a call of the graph must match the model's call."""
     inputs, out = tuple(call.inputs()), call.out
-    if with_facts:
+    if compares_facts:
         return call.op, call.path, typed(inputs), typed(out)
     bare = [tuple([Spec(spec, spec.dtype, spec.layout) for spec in specs_in(each)]) for each in (inputs, out)]
     return call.op, call.path, *map(typed, bare)
 
 
-def author_lines(subject: Subject, registry: FormulaRegistry, trace: Traced) -> dict[str, str]:
+def author_lines(subject: Subject, registry: FormulaRegistry, traced: TracedGraph) -> dict[str, str]:
     """Return, for each node, the innermost ``file:line`` in the author's code. This traces a symbolic graph again."""
-    graph = trace.graph_module
-    if trace.how == "symbolic":
+    graph = traced.graph_module
+    if traced.how == "symbolic":
         graph = _symbolic(subject, registry, stack_traces=True)
     places = {}
     for node in graph.graph.nodes:

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from torch import fx
 
 from ..meters.nodes import Kernel, Node
-from ..records import PARTS, Call, Operation, grouped
-from ..trace.phases import FORWARD, RECOMPUTE
+from ..records import FORWARD, PARTS, RECOMPUTE, Call, Operation, grouped
 from ..trace.symbolic import stack_of
 from .graph_run import Times
 

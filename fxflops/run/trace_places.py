@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from ..records import PHASES, grouped
+from ..records import BACKWARD, FORWARD, GRADIENT, OPTIMIZER, RECOMPUTE, grouped
 from ..torch_internals import GRAPH_CALL
 from .trace_file import Event, TraceFile
 
-FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, GRADIENT = PHASES
 NODE, STEP, MODULE = "autograd::engine::evaluate_function", "Optimizer.step#", "nn.Module: "
 CHECKPOINT_NODE, CHECKPOINT_FILE = "Checkpoint", "torch/utils/checkpoint.py"
 SEQUENCE, FORWARD_THREAD, CORRELATION = "Sequence number", "Fwd thread id", "correlation"

@@ -16,13 +16,13 @@ from ..meters.nodes import Node
 from ..meters.stopwatch import BETWEEN
 from ..meters.timing import Timing
 from ..ops import FormulaRegistry
-from ..records import Call, Module, Operation, Scope, Step, grouped
+from ..records import BACKWARD, FORWARD, GRADIENT, RECOMPUTE, Call, Module, Operation, Scope, Step, grouped
 from .environment import environment_of_trace
 from .outcome import Run
 from .trace_arguments import shows_numbers, with_convolutions
 from .trace_file import TraceFile, read_file
 from .trace_operations import Operations, commonest_dtype
-from .trace_places import BACKWARD, FORWARD, GRADIENT, RECOMPUTE, Places, Seen, busy, events_of
+from .trace_places import Places, Seen, busy, events_of
 
 STEP, ONE_STEP = "ProfilerStep#", "step 1"
 UNKNOWN = "unknown"

@@ -76,7 +76,7 @@ class SizedCosts:
         why: Mapping[str, str] | None = None,
     ) -> None:
         """``cells`` has the pieces of the domain of each quantity. ``checked`` is the number of held-out points at which the form was compared
-        with a count. ``why`` has, by the name of a size, the reason why its domain ends, and by the name of a quantity, the reason why
+        with a count. ``why`` maps the name of a size to the reason why its domain ends, and the name of a quantity to the reason why
         the quantity has no pieces."""
         self.model = model
         self.sizes = tuple(size.name for size in sizes)

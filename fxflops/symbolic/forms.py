@@ -106,7 +106,7 @@ class ClosedForm(SizedCosts):
                 of_each = ATTENTION in op
                 if max(powers, default=0) > (2 if of_each else 1) or (of_each and 0 in powers):
                     raise ClosedFormError(
-                        f"no form of packed sequences: the cost of {op} in {path or 'the model'} ({phase}) cannot be "
+                        f"no closed form for packed sequences: the cost of {op} in {path or 'the model'} ({phase}) cannot be "
                         f"calculated from sum_{size} and sum_{size}_squared"
                     )
                 costs[key] = {((0, 0), (1, 0), (0, 1))[power]: each for power, each in powers.items()}

@@ -1,4 +1,4 @@
-"""Autocast for tensors on the meta device, where torch has no autocast: apply the casts of the device that is counted for.
+"""Autocast for tensors on the meta device, where torch has no autocast: apply the casts of the target device.
 
 Torch itself decides which operators cast, and to which dtype. Its lists of these operators for GPUs
 (https://pytorch.org/docs/stable/amp.html#autocast-op-reference) are part of every build, even without CUDA.
@@ -64,7 +64,7 @@ class Cast(NamedTuple):
 
 
 class Autocast:
-    """Casts the arguments of meta kernels as autocast does on the device that is counted for.
+    """Casts the arguments of meta kernels as autocast does on the target device.
 
     Torch itself chooses the casts: the function runs once on fake tensors of that device, under autocast.
     ``is_weight(tensor)`` returns whether autocast caches the cast of a tensor. ``track(tensor)`` is called with the

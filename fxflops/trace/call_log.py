@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from ..ops import Formula
-from ..records import EMPTY_MAPPING, Call, Operation, typed
+from ..records import BACKWARD, EMPTY_MAPPING, RECOMPUTE, Call, Operation, typed
 from .autograd_owners import NoOwners
 from .functions import qualified_name
 from .leaves import ModuleSettings
-from .phases import BACKWARD, RECOMPUTE, Phases
+from .phases import Phases
 from .source import author_line
 
 CallSpecs = tuple[Any, Any, Any]

@@ -38,7 +38,7 @@ VALUED = frozenset({"aten::masked_scatter_backward"})
 def composing_kernel(func: Any, args: Any, kwargs: Any, device: torch.device | None) -> Callable[..., Any] | None:
     """Return a function that runs an operator as the operators that it is composed of; None if the operator must be called whole.
 
-    ``device`` is the device that is counted for, if the tensors are on another device. Operators are called whole on subclasses
+    ``device`` is the target device, if the tensors are on another device. Operators are called whole on subclasses
     and sparse tensors, which have their own kernels. They are also called whole if a user's mode is beneath ours, since that mode
     expects the whole operator.
     """

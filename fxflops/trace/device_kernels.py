@@ -1,4 +1,4 @@
-"""Run composite functions on the meta device with the kernels that torch would choose on the device that is counted for.
+"""Run composite functions on the meta device with the kernels that torch would choose on the target device.
 
 On a real device ``scaled_dot_product_attention`` runs a fused kernel if a fused kernel supports its arguments, and an LSTM runs a
 oneDNN or cuDNN kernel. On meta both functions run plain matrix products, whose intermediate and saved tensors differ. On a GPU,

@@ -15,14 +15,14 @@ from ..torch_internals import get_current_dispatch_mode_stack, len_torch_dispatc
 from .fake_results import FakeResults
 from .memo import NEW, MemoryEffect, Recipe
 from .processes import communicates
-from .real_world import RealWorld
+from .profiled_world import ProfiledWorld
 from .worlds import RNN_BACKWARD, Arguments
 
 DEPENDS_ON_VALUES = frozenset({*ATTENTIONS, RNN_BACKWARD})
 """Operations whose record depends on more than metadata."""
 
 
-class FakeWorld(RealWorld):
+class FakeWorld(ProfiledWorld):
     """A world of fake tensors under a mode that remembers the ``results`` of operators.
 
     The mode that remembers the results must be the innermost mode when a run begins. The record of an operator depends only on the operator's key in

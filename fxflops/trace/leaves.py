@@ -206,18 +206,18 @@ class Settings:
     """A cache of module settings. Equal settings are the same object, if they can be compared.
 
     ``forms(tensors)`` returns a key for each tensor's metadata, or None if the metadata cannot be compared.
-    ``spec(tensor)`` returns a tensor's spec. ``readers`` caches the settings of modules, by the names of the modules' attributes.
+    ``spec(tensor)`` returns a tensor's spec. ``setting_readers`` caches the settings of modules, by the names of the modules' attributes.
     """
 
     def __init__(
         self,
         forms: Callable[[Iterable[torch.Tensor | None]], tuple[Any, ...]],
         spec: Callable[[Any], Any],
-        readers: dict[Any, Any],
+        setting_readers: dict[Any, Any],
     ) -> None:
         self._forms = forms
         self._spec = spec
-        self._readers = readers
+        self._setting_readers = setting_readers
 
     def of(self, observed: ObservedModule) -> ModuleSettings:
         """Return the current settings of a module."""
@@ -227,9 +227,9 @@ class Settings:
             (*parameters.keys(), None, *buffers.keys()) if parameters or buffers else ()
         )  # scripted dicts have no iterator
         names_of_all = (*attributes, None, *of_tensors)
-        reader = self._readers.get(names_of_all)
+        reader = self._setting_readers.get(names_of_all)
         if reader is None:
-            reader = self._readers[names_of_all] = _reader_of(names_of_all)
+            reader = self._setting_readers[names_of_all] = _reader_of(names_of_all)
         names, read, settings_by_key = reader
         values = read(attributes)
         forms = self._forms((*parameters.values(), *buffers.values())) if parameters or buffers else ()

@@ -85,7 +85,7 @@ def run_original(function: LibraryFunction, args: tuple[Any, ...], kwargs: dict[
 
 def has_values(arguments: Any) -> bool:
     """Return whether all tensors have values, so that no tensor is on meta or fake."""
-    with DisableTorchFunction():  # otherwise is_meta would be answered for the device that is counted for
+    with DisableTorchFunction():  # otherwise is_meta would be answered for the target device
         return not any(tensor.is_meta or is_fake(type(tensor)) for tensor in tensors_of(arguments))
 
 
@@ -93,7 +93,7 @@ def run_without_values(function: LibraryFunction, arguments: Mapping[str, Any]) 
     """Make the result of a library's function by its rule, with an autograd node like the node that the library would make."""
     rule = function.kernel
     assert rule.result is not None
-    with DisableTorchFunction():  # otherwise .device would be the device that is counted for
+    with DisableTorchFunction():  # otherwise .device would be the target device
         specs, tensors = {name: spec_of(value) for name, value in arguments.items()}, tensors_of(arguments)
         device = tensors[0].device
     result = _with_names(rule.result, specs)

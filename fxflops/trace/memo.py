@@ -85,12 +85,12 @@ class Lessons:
     """The memos of one model for one device. They are kept between runs, since a closed form needs counts at many sizes.
 
     Keys contain forms and module settings. Equal forms must be the same object in all runs, and so must equal settings.
-    ``form_of`` caches forms, and ``readers`` caches settings.
+    ``form_of`` caches forms, and ``setting_readers`` caches settings.
     """
 
     def __init__(self) -> None:
         self.form_of = cache(Form)
-        self.readers: dict[Any, Any] = {}
+        self.setting_readers: dict[Any, Any] = {}
         self._memos: dict[tuple[bool, torch.dtype], Memo] = {}
 
     def memo(self, observe_dispatch: bool) -> Memo:

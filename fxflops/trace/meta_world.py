@@ -102,7 +102,7 @@ class MetaWorld(World):
         super().__init__()
         self._lessons = lessons
         self.memo = None if lessons is None else lessons.memo(observe_dispatch)
-        self.readers = self.readers if lessons is None else lessons.readers
+        self.setting_readers = self.setting_readers if lessons is None else lessons.setting_readers
         self.device = device
         self._mirror = mirror
         self._registry = registry

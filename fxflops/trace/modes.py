@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ..meters.stopwatch import BUILTIN, GRADIENT, OPERATOR, PYTHON, Stopwatch
+from ..meters.stopwatch import OF_BUILTIN, OF_GRADIENT, OF_OPERATOR, OF_PYTHON, Stopwatch
 from ..model.scripts import MARKS
 from ..torch_internals import (
     RETURNS_SAVED,
@@ -64,7 +64,7 @@ class FunctionMode(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         observer, stopwatch = self._observer, self._observer.stopwatch
         in_python = type(func) is FunctionType
-        stopped = stopwatch.stop(PYTHON if in_python else BUILTIN)
+        stopped = stopwatch.stop(OF_PYTHON if in_python else OF_BUILTIN)
         # A Python function passes itself to the mode from its own body. If other code passes it, that code may be a copy of its body.
         if in_python and sys._getframe(2).f_code is not func.__code__:
             func, args, kwargs = copied_function_body(sys._getframe(2), observer.bodies) or (func, args, kwargs)
@@ -131,7 +131,7 @@ class AtenMode(DispatchMode):
             return func(*args, **(kwargs or {}))
         if any(has_own_dispatch(cls) for cls in types):
             return NotImplemented
-        stopped = self._stopwatch.stop(OPERATOR if current_graph_task_id() == -1 else GRADIENT)
+        stopped = self._stopwatch.stop(OF_OPERATOR if current_graph_task_id() == -1 else OF_GRADIENT)
         try:
             return self._handler(func, args, kwargs or {})
         finally:
@@ -217,7 +217,7 @@ def dispatch_mode_on(mode: AtenMode) -> AbstractContextManager[Any]:
     return nullcontext() if mode in get_current_dispatch_mode_stack() else mode
 
 
-def function_mode_on(observer: FunctionObserver) -> AbstractContextManager[Any]:
-    """Return a context in which our function mode is on; a null context if our mode is on already."""
+def function_mode_on(mode: FunctionMode) -> AbstractContextManager[Any]:
+    """Return a context in which our function mode is on; a null context if one of our modes is on already."""
     modes = get_current_function_mode_stack()
-    return nullcontext() if any(type(mode) is FunctionMode for mode in modes) else FunctionMode(observer)
+    return nullcontext() if any(type(other) is FunctionMode for other in modes) else mode

@@ -16,11 +16,10 @@ from ..meters.stopwatch import PhaseTimes, Stopwatch
 from ..model.modules import ByIdentity, unique
 from ..model.pytree import device_of, tensors_in
 from ..model.snapshot import threads_counting
-from ..records import EMPTY_MAPPING, UNSEEN, Call, Operation, Scope, Step
+from ..records import BACKWARD, EMPTY_MAPPING, FORWARD, OPTIMIZER, UNSEEN, Call, Operation, Scope, Step
 from ..torch_internals import current_graph_task_id, queue_callback
 from .autograd_owners import grad_node_of
 from .leaves import Hooks
-from .phases import BACKWARD, FORWARD, OPTIMIZER
 from .threads import drop
 
 

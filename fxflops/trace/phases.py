@@ -6,7 +6,7 @@ import inspect
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from torch.optim import Optimizer
 
 from ..meters.stopwatch import BETWEEN, PhaseTimes
-from ..records import PHASES
+from ..records import BACKWARD, FORWARD, GRADIENT, OPTIMIZER, RECOMPUTE, grouped
 from ..torch_internals import (
     CHECKPOINT_FILE,
     READS_METADATA,
@@ -28,10 +28,9 @@ from ..torch_internals import (
 )
 from .changes import ChangeListener
 from .functions import with_callables
-from .source import frames, is_own
+from .source import frames, is_own, is_own_file
 from .stack import ModuleStack
 
-FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, GRADIENT = PHASES
 BACKWARDS = torch.Tensor.backward, torch.autograd.backward
 ENGINE = engine_run_backward.__code__
 BACKWARD_CODE = torch.autograd.backward.__code__
@@ -42,7 +41,7 @@ MODULE_FILE = call_impl.__code__.co_filename
 
 
 class Phases:
-    """The current phase of a run; ``stack`` has the run's open module calls.
+    """The current phase of a run. ``stack`` has the open module calls of the thread that began the run; all its threads share the phase.
 
     An optimizer's step reports itself to torch's profiler by two operators, which are observed here. A closure called in a step is
     not part of the step. ``listener`` is told when an optimizer's step begins and ends, ``times`` also when a backward pass does.
@@ -66,9 +65,9 @@ class Phases:
         self._open_ranges: list[Optimizer | None] = []
 
     @cached_property
-    def _optimizer_methods(self) -> frozenset[CodeType]:
-        """The code of all methods of optimizers."""
-        return frozenset(_methods_of(Optimizer))
+    def _optimizer_methods(self) -> dict[str, list[CodeType]]:
+        """The code of all methods of optimizers, by name."""
+        return grouped((code.co_name, code) for code in _methods_of(Optimizer))
 
     def now(self) -> str:
         """Return the current phase. In a model call that no backward pass made, the phase is FORWARD or GRADIENT."""
@@ -149,16 +148,16 @@ class Phases:
         """
         if self._in_closure:
             return False
-        called_codes = set[CodeType]()
+        called_codes: list[CodeType] = []  # a list, since hashing a code object takes long
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_code is not self._runs_model:
-            code = frame.f_code
+        while frame is not None and (code := frame.f_code) is not self._runs_model:
             # Collecting all methods takes long, so avoid it for frames of torch's modules and of fxflops: most calls have only these.
-            can_be_optimizer = code.co_filename != MODULE_FILE and not is_own(frame)
-            if can_be_optimizer and code in self._optimizer_methods:
-                closure = frame.f_locals.get("closure")
-                return getattr(closure, "__code__", None) not in called_codes
-            called_codes.add(code)
+            if not _has_no_optimizers(code.co_filename):
+                methods = self._optimizer_methods.get(code.co_name, ())
+                if any(code is method for method in methods):
+                    closure_code = getattr(frame.f_locals.get("closure"), "__code__", None)
+                    return all(closure_code is not called for called in called_codes)
+            called_codes.append(code)
             frame = frame.f_back
         return False
 
@@ -179,6 +178,12 @@ class Phases:
         finally:
             self._open_steps, self._in_closure = saved
             self._times.end(BETWEEN)
+
+
+@cache
+def _has_no_optimizers(file: str) -> bool:
+    """Return whether a file is torch's file of modules, or belongs to fxflops."""
+    return file == MODULE_FILE or is_own_file(file)
 
 
 def _methods_of(cls: type) -> Iterator[CodeType]:

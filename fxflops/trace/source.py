@@ -76,6 +76,11 @@ def is_own(frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__")).partition(".")[0] == PACKAGE
 
 
+def is_own_file(filename: str) -> bool:
+    """Return whether a file belongs to fxflops."""
+    return filename.startswith(_ROOTS[1])
+
+
 def is_library(filename: str) -> bool:
     """Return whether a file belongs to torch, Python or fxflops, or is generated code. Interactive input is the user's code."""
     if filename.startswith("<"):

@@ -28,8 +28,8 @@ WRITTEN_AS = {
 COMPARISONS = ast.Eq, ast.NotEq, ast.In, ast.NotIn
 LOOK_UPS = frozenset({"add", "discard", "remove", "get", "setdefault", "pop"})
 """Methods of sets and dicts whose first argument is a key."""
-OBSERVING = frozenset(f"{__package__}.{name}" for name in ("meta_world", "modes", "observe", "real_world", "spelling"))
-"""The modules whose frames are between the author's frame and the frames of this module."""
+OBSERVING = f"{__package__}."
+"""The beginning of the names of the modules whose frames are between the author's frame and the frames of this module."""
 
 
 class Spelling:
@@ -68,7 +68,7 @@ def is_meta_kernel() -> bool:
 def _author() -> FrameType:
     """Return the frame of the call that a mode is handling."""
     frame = sys._getframe(2)
-    while frame.f_back is not None and frame.f_globals.get("__name__") in OBSERVING:
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(OBSERVING):
         frame = frame.f_back
     return frame
 

@@ -1,4 +1,4 @@
-"""Call whole operators that meta would decompose, although the device that is counted for runs each as a single kernel.
+"""Call whole operators that meta would decompose, although the target device runs each as a single kernel.
 
 On meta, torch has no kernel for mish's gradient or a GPU's RMS norm. It calls several operators instead, and makes tensors that
 the real device never makes. So these operators are called below autograd, where a dispatch mode sees the operator itself.

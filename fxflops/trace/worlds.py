@@ -7,7 +7,7 @@ call is run and observed anew. The other worlds derive from it:
 world         tensors               used by       has a memo   a call like an earlier one
 ============  ====================  ============  ===========  ================================================================
 World         on a device           ``analyze``   no           is run and observed anew
-RealWorld     on a device           ``profile``   yes          is run, and recorded as the same operation
+ProfiledWorld on a device           ``profile``   yes          is run, and recorded as the same operation
 FakeWorld     a simulated rank's    ``simulate``  yes          is not run, if it is an operator; functions are observed anew
 MetaWorld     on meta, for a device ``count``     yes          is not run: its result is made from the memo
 ============  ====================  ============  ===========  ================================================================
@@ -46,7 +46,7 @@ RNN_BACKWARD = "rnn_backward"
 class World:
     """The world of real tensors, on the model's own device, where every call is run and observed anew.
 
-    ``memo`` has the recipes of earlier calls; None for a world without a memo. ``readers`` caches the settings of modules, by the
+    ``memo`` has the recipes of earlier calls; None for a world without a memo. ``setting_readers`` caches the settings of modules, by the
     names of the modules' attributes. ``unrecorded`` are functions that the observer runs without recording. ``answers`` has the
     fixed results of tensor properties. ``is_meta``: calls get meta tensors, so that no kernel computes. ``skips_forwards``: the
     forward of a leaf module is skipped if there is a recipe for the call. ``enters_earlier_tensors``: the observer looks for unnamed
@@ -68,7 +68,7 @@ class World:
     """Returns the spec of one tensor."""
 
     def __init__(self) -> None:
-        self.readers: dict[Any, Any] = {}
+        self.setting_readers: dict[Any, Any] = {}
 
     def begin(self, log: CallLog, storages: LiveStorages) -> None:
         """Begin a run whose calls are recorded in ``log``."""
@@ -127,6 +127,11 @@ class World:
     def current(self, value: Any) -> Any:
         """Return a value; a tensor whose values are out of date is replaced by its counterpart."""
         return value
+
+    def current_arguments(self, arguments: Arguments) -> Arguments:
+        """Return the arguments of a call, each replaced by its :meth:`current` value."""
+        args, kwargs = arguments
+        return tuple(map(self.current, args)), {name: self.current(arg) for name, arg in kwargs.items()}
 
     def written(self, value: Any) -> Any:
         """Return the tensors in a value; a tensor whose values are out of date is replaced by its counterpart."""

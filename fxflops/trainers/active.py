@@ -6,6 +6,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from ..errors import InputError
+from ..records import FORWARD
 from ..report.report import Report
 from ._source import Source, module_term
 
@@ -34,7 +35,7 @@ def active_parameters(report: Report) -> ActiveParameters:
     elements = {module.path: module.params or 0 for module in report._run.modules if module_term(module) == "experts"}
     met: Counter[str] = Counter()
     for each in report.counted:
-        if each.call.phase == "forward" and each.call.path in elements:
+        if each.call.phase == FORWARD and each.call.path in elements:
             met[each.call.path] += each.macs
     if any(elements.values()) and not any(met.values()):
         raise InputError("the report has no MACs of experts, so it is unknown which experts the tokens were sent to")

@@ -353,7 +353,12 @@ def test_a_sharded_model_needs_a_form_and_is_never_counted() -> None:
         model(ids).sum().backward()
     assert "mfu" not in meter.read()
     meter = metered(model, closed_form=form)
-    with pytest.warns(UserWarning, match="the closed form has the sizes seq, which are not the dims"), meter.step():
+    with (
+        pytest.warns(
+            UserWarning, match="the closed form has the sizes seq, but the tokens do not have one dim for each"
+        ),
+        meter.step(),
+    ):
         model(ids).sum().backward()
 
 

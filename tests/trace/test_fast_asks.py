@@ -13,7 +13,8 @@ from torch import nn
 import fxflops
 from fxflops.run import model_run
 from fxflops.torch_internals import current_graph_task_id
-from fxflops.trace.observe import Observer
+from fxflops.trace.function_calls import FunctionCalls
+from fxflops.trace.operator_calls import OperatorCalls
 from tests.trace.odd_models import Function, Stack, X
 from tests.trace.test_meta_world import assert_same
 
@@ -22,18 +23,18 @@ from tests.trace.test_meta_world import assert_same
 def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """The functions, and the operators of backward passes, that go the observer's own way."""
     names: Counter[str] = Counter()
-    function, operator = Observer._observe_call, Observer._observe_operator
+    function, operator = FunctionCalls._observe_call, OperatorCalls._observe_operator
 
-    def of_function(self: Observer, func: Any, *rest: Any) -> Any:
+    def of_function(self: FunctionCalls, func: Any, *rest: Any) -> Any:
         names[func.__name__] += 1
         return function(self, func, *rest)
 
-    def of_operator(self: Observer, func: Any, *rest: Any) -> Any:
+    def of_operator(self: OperatorCalls, func: Any, *rest: Any) -> Any:
         names[func.name()] += current_graph_task_id() != -1
         return operator(self, func, *rest)
 
-    monkeypatch.setattr(Observer, "_observe_call", of_function)
-    monkeypatch.setattr(Observer, "_observe_operator", of_operator)
+    monkeypatch.setattr(FunctionCalls, "_observe_call", of_function)
+    monkeypatch.setattr(OperatorCalls, "_observe_operator", of_operator)
     return names
 
 
@@ -97,13 +98,16 @@ class Flat(nn.Module):
 
 
 def test_views_of_a_leaf_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    runs: list[Any] = []
+    runs: list[bool] = []
     on_meta = model_run.meta_run
-    monkeypatch.setattr(
-        model_run, "meta_run", lambda *args, **strays: (runs.append(strays), on_meta(*args, **strays))[1]
-    )
+
+    def noted(*args: Any, observe_dispatch: bool, **options: Any) -> Any:
+        runs.append(observe_dispatch)
+        return on_meta(*args, observe_dispatch=observe_dispatch, **options)
+
+    monkeypatch.setattr(model_run, "meta_run", noted)
     report = fxflops.count(Flat(), torch.randn(2, 2, 4))
-    assert (runs, report.trace) == ([{}], "counted on the meta device")  # not once more, to see who made them
+    assert (runs, report.trace) == ([False], "counted on the meta device")  # not once more, to see who made them
     assert_same(Flat(), torch.randn(2, 2, 4))
 
 

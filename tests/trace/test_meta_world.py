@@ -21,7 +21,7 @@ from fxflops.records import Cost, typed
 from fxflops.report.report import Report
 from fxflops.run import model_run
 from fxflops.trace.leaves import settings_of
-from fxflops.trace.observe import Observer
+from fxflops.trace.module_calls import ModuleCalls
 from tests.trace.beside import computed, facts_of, kernels_asked
 from tests.trace.odd_models import ODD, Counter, Function, Layer, Stack, X, stack
 from tests.trace.programs import differs
@@ -346,9 +346,9 @@ def test_kernels_are_not_asked_where_a_rule_or_a_plan_tells(monkeypatch: pytest.
     blocks = [[nn.Conv2d(3, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.ReflectionPad2d(1)] for _ in range(2)]
     model = nn.Sequential(*blocks[0], *blocks[1], nn.Flatten(), nn.Linear(192, 2))
     made: list[str] = []
-    begin = Observer._begin_module
+    begin = ModuleCalls._begin_module
     monkeypatch.setattr(
-        Observer,
+        ModuleCalls,
         "_begin_module",
         lambda self, module, *rest: (made.append(type(module).__name__), begin(self, module, *rest))[1],
     )

@@ -50,7 +50,7 @@ PROPERTIES = (
 )
 
 
-class RealWorld(World):
+class ProfiledWorld(World):
     """The world of real tensors on ``device``, the device of the profiled models.
 
     Tensors from before the run are tracked only if they are on this device. ``device`` is None for models whose weights are all on

@@ -1,0 +1,166 @@
+"""Run a function or an operator in the run's world, and track the tensors that it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+
+from ..model.pytree import tensors_given
+from ..ops._libraries import LibraryFunction
+from ..ops._rules import UNWATCHED
+from ..ops.shapes import held_unwatched
+from ..records import Operation, specs_in
+from ..records.tensors import spec_of
+from ..torch_internals import (
+    DisableTorchDispatch,
+    EnableTorchFunction,
+    HigherOrderOperator,
+    OpOverload,
+    disable_current_modes,
+    dispatched,
+    is_below_autograd,
+    is_control_flow,
+    is_tracing,
+    python_kernel,
+)
+from .compiler import run_operator
+from .composed import composing_kernel
+from .device_kernels import SPELLED_BY_OPERATOR
+from .functions import PYTHON_FUNCTIONS, callables_in, with_callables
+from .library_calls import LibraryCalls
+from .memo import Recipe
+from .modes import ResultsMode, dispatch_mode_on, function_mode_on, transformed
+from .observer_state import SharedState, ThreadPart, ThreadState
+from .recording import Recording
+
+
+class CallRunner(ThreadPart):
+    """Runs the calls of one thread: by the world's kernel, by parts, or with the calls inside observed."""
+
+    def __init__(self, shared: SharedState, state: ThreadState, recording: Recording, library: LibraryCalls) -> None:
+        super().__init__(shared, state)
+        self._recording = recording
+        self._library = library
+
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a function or an operator, and track the tensors that it returns."""
+        is_operator = isinstance(func, OpOverload) and func not in SPELLED_BY_OPERATOR
+        is_whole = not is_operator and (self._state.in_call or self._state.inside_leaf())
+        if is_whole and self._world.makes_more(func, args, kwargs):
+            return self.run_tracked(func, args, kwargs, self._run_and_track)
+        return self._run_and_track(func, args, kwargs)
+
+    def run_timed(self, recipe: Recipe, func: Any, args: Any, kwargs: Any) -> tuple[Any, float]:
+        """Run and time a call that has a recipe. Do not observe its operators if the call leaves only its result in memory."""
+        with DisableTorchDispatch() if recipe.transients is not None else self._state.within(True, self._state.in_node):
+            return self._stopwatch.timed(func, args, kwargs)
+
+    def run_tracked(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Callable[..., Any] | None = None
+    ) -> Any:
+        """Run a call; observe its operators as parts of the call, so that intermediate tensors are tracked."""
+        with self._state.within(True, self._state.in_node), dispatch_mode_on(self._state.aten):
+            return func(*args, **kwargs) if run is None else run(func, args, kwargs)
+
+    def _run_and_track(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Cast the arguments as autocast does, run a function or an operator, and track the tensors that it returns."""
+        args, kwargs = self._world.cast(func, args, kwargs)
+        if isinstance(func, HigherOrderOperator):
+            self._unwritten.clear()  # the operator's writes are not observed in detail
+            with disable_current_modes():
+                out = self._run_higher_order(func, args, kwargs)
+        else:
+            out = self._run_unwatched(func, args, kwargs) if func in UNWATCHED else NotImplemented
+            if out is NotImplemented:
+                out = self.run_kernel(func, args, kwargs)
+        self._world.returned(func, args, kwargs, out)
+        return self._recording.track(out)
+
+    def run_kernel(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a function or an operator by the world's kernel, or by the operators that it decomposes into."""
+        if type(func) is LibraryFunction:
+            return self._library.run(func, args, kwargs)
+        if type(func) is OpOverload and is_below_autograd():
+            kernel = composing_kernel(func, args, kwargs, self._world.device if self._world.is_meta else None)
+            if kernel is not None:
+                return self._run_composed(kernel, func, args, kwargs)
+        return self._world.kernel(func, args, kwargs, self._run_on_clock)
+
+    def _run_composed(self, kernel: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operator by its decomposition; observe the inner operators as parts of it, so that intermediate tensors are tracked."""
+        operators_before = len(self._state.call_operators)
+        with self._state.within(True, self._state.in_node), dispatch_mode_on(self._state.aten):
+            out = self._stopwatch.run(kernel, args, kwargs, work=func)
+        del self._state.call_operators[operators_before:]  # the operator itself is added instead
+        return out
+
+    def _run_on_clock(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a function or an operator as torch would, with the clock running."""
+        return self._stopwatch.run(run_operator, (func, args, kwargs), {}, work=func)
+
+    def _run_unwatched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a function with all modes off, because it would compute more under a mode. Its rule gives its temporary tensors.
+
+        Return NotImplemented if modes make no difference for this call.
+        """
+        tensors = tensors_given((args, kwargs))
+        if not tensors or transformed():
+            return NotImplemented
+        device = (self._world.device if self._world.is_meta else None) or tensors[0].device
+        learns = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+        operation = Operation("", func, spec_of(args), spec_of(kwargs), None)
+        strided = [(tensor.shape, tensor.stride()) for tensor in tensors]
+        temporaries = held_unwatched(operation, strided, device.type, learns)
+        if temporaries is None:
+            return NotImplemented
+        with disable_current_modes():
+            out = self.run_kernel(func, args, kwargs)
+        self._storages.current_call = len(self._calls)
+        self._storages.add_transients([(spec, spec.nbytes) for spec in (*temporaries, *specs_in(spec_of(out)))])
+        return out
+
+    def _run_higher_order(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a higher-order operator so that the calls inside it are observed."""
+        calls_other_callables = any(
+            not isinstance(function, PYTHON_FUNCTIONS) for function in callables_in((args, kwargs))
+        )
+        if is_control_flow(func) or self._registry.find(func) is not None or not calls_other_callables:
+            # All modes are off here; each wrapped function turns our modes on again while it runs.
+            args, kwargs = with_callables((args, kwargs), self._observed_inside)
+            # A control flow operator itself slices rows and stacks results with torch functions: track their results.
+            is_tracked = is_control_flow(func)
+            with (
+                EnableTorchFunction() if is_tracked else nullcontext(),
+                ResultsMode(self._recording.track) if is_tracked else nullcontext(),
+            ):
+                return self._stopwatch.run(python_kernel(func), args, kwargs)
+        # Operators and modules are not wrapped, since the higher-order operator inspects them. Its kernel calls them with the
+        # function mode on, but without a dispatch mode: many higher-order operators refuse to run under a dispatch mode.
+        args, kwargs = with_callables((args, kwargs), self._observed_inside, PYTHON_FUNCTIONS)
+        with self._state.within(False, True), self._functions_observed():
+            return self._stopwatch.run(dispatched, (func, args, kwargs), {}, work=func)
+
+    @contextmanager
+    def _observed_inside(self) -> Iterator[None]:
+        """Observe the calls inside a function that a higher-order operator calls.
+
+        To differentiate the function, the operator may first trace it, and then run the traced graph. Only the traced graph is observed.
+        """
+        if is_tracing():
+            yield
+            return
+        with self._state.within(False, True), self._functions_observed(), dispatch_mode_on(self._state.aten):
+            yield
+
+    @contextmanager
+    def _functions_observed(self) -> Iterator[None]:
+        """Observe functions and operators that Python calls inside a higher-order operator."""
+        before, self._state.in_higher_order = self._state.in_higher_order, True
+        try:
+            with EnableTorchFunction(), function_mode_on(self._state.mode):
+                yield
+        finally:
+            self._state.in_higher_order = before

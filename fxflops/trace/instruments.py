@@ -1,0 +1,34 @@
+"""The instruments of an observed run, which are made before its observer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..meters.live_storages import LiveStorages
+from .autograd_owners import NoOwners
+from .changes import ChangeListener
+from .graph_recorder import NoRecorder
+from .worlds import World
+
+
+@dataclass(frozen=True, slots=True)
+class Instruments:
+    """The instruments of a run. By default: real tensors without a memo, no owners, no graph, and nobody who listens.
+
+    world: where the tensors are, and how calls get their results.
+    storages: tracks the memory of every tensor that a call returns.
+    owners: assigns each call of the backward pass to the module whose gradient the call computes.
+    recorder: writes a graph of all calls.
+    listener: is told which tensors and optimizers the run is about to change.
+    """
+
+    world: World = field(default_factory=World)
+    storages: LiveStorages = field(default_factory=LiveStorages)
+    owners: NoOwners = field(default_factory=NoOwners)
+    recorder: NoRecorder = field(default_factory=NoRecorder)
+    listener: ChangeListener = field(default_factory=ChangeListener)
+
+    def release(self) -> None:
+        """Break the reference cycles of a finished run. Otherwise, its memory would be kept until garbage collection."""
+        self.world.end()
+        self.storages.end_run()

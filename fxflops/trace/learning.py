@@ -1,0 +1,63 @@
+"""Decide when the memo may be used, and let the world learn a finished call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..ops import Formula
+from ..torch_internals import is_any_autocast_enabled
+from .memo import MemoryEffect, RunState
+from .modes import transformed
+from .observer_state import ThreadPart
+from .worlds import Arguments
+
+
+class Learning(ThreadPart):
+    """When a call's record may come from the memo, and what is learned from a call that has no recipe yet."""
+
+    def memo_applies(self, in_handler: bool) -> bool:
+        """Return whether a call's record currently depends only on its tensors' metadata.
+
+        The record depends on more inside another call or a higher-order operator, while uninitialized memory exists, with several
+        threads, under autocast or a functorch transform, or if the world says so. ``in_handler``: our function mode is off because
+        it is handling a call.
+        """
+        return self._world.may_ask_memo(in_handler) and not (
+            self._stack.leaf_depth
+            or self._state.in_call
+            or self._state.in_higher_order  # the function mode is on inside a higher-order operator, too
+            or self._shared.threads.by_thread
+            or self._state.plain_functions.current
+            or self._unwritten.storages
+            or is_any_autocast_enabled()
+            or transformed()
+        )
+
+    def begin(self) -> RunState:
+        """Return the run's state before a call, to be passed to :meth:`end`."""
+        storages = self._storages
+        return RunState(len(self._calls), len(self._shared.scopes), storages.entered, storages.begin())
+
+    def end(
+        self,
+        key: Any,
+        formula: Formula,
+        target: Any,
+        before: RunState,
+        arguments: Arguments,
+        out: Any,
+        scopes: int | None = None,
+    ) -> None:
+        """Let the world learn a finished call if it was recorded as exactly one call, whose target is ``target``.
+
+        ``scopes`` is the number of scopes that must have been recorded in the call; None allows any number. A call with more scopes
+        must not be skipped later, or the scopes of the modules inside it would be missing.
+        """
+        memory_effect = MemoryEffect(*self._storages.end(before.span, arguments), before.storages)
+        is_only_call = len(self._calls) == before.calls + 1
+        if scopes is not None:
+            is_only_call = is_only_call and len(self._shared.scopes) == before.scopes + scopes
+        if is_only_call:
+            operation = self._calls[before.calls].operation
+            if operation.target is target:
+                self._world.learn(key, formula, operation, arguments, out, memory_effect)

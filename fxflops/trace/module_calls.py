@@ -1,0 +1,369 @@
+"""Observe module calls, by hooks or by stand-ins that can skip a module's forward."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..meters.stopwatch import OF_MODULE
+from ..model.snapshot import threads_counting
+from ..ops import VIEW, Formula
+from ..records import EMPTY_MAPPING, FORWARD, Operation, Scope, Spec, Step
+from ..records.pairs import LOOKUP
+from ..records.tensors import spec_of
+from ..torch_internals import DisableTorchDispatch, DisableTorchFunction
+from .call_runner import CallRunner
+from .forwards import (
+    UNKNOWN,
+    ObservedModule,
+    has_plain_call,
+    hidden_kernels,
+    is_hooked,
+    is_missed_by_hooks,
+    is_torch_module,
+)
+from .learning import Learning
+from .leaves import Hooks, Leaves, ModuleSettings, holds_tensors
+from .memo import NOTHING, LeafLookup, Recipe, Unknown, call_key
+from .modes import are_others_on, transformed
+from .observer_state import SharedState, ThreadPart, ThreadState
+from .processes import has_shards, runs_in_parts
+from .profiled_world import is_like
+from .recording import Recording
+from .stack import OpenCall
+from .steps import Steps
+
+
+class ModuleCalls(ThreadPart):
+    """The module calls of one thread.
+
+    If another thread runs the model while hooks are set or removed, the hooks may be called without kwargs, or after the run is over.
+    """
+
+    def __init__(
+        self,
+        shared: SharedState,
+        state: ThreadState,
+        recording: Recording,
+        learning: Learning,
+        runner: CallRunner,
+        steps: Steps,
+    ) -> None:
+        super().__init__(shared, state)
+        self._recording = recording
+        self._learning = learning
+        self._runner = runner
+        self._steps = steps
+        self._thread = state.thread
+        self._leaves = Leaves(shared.registry)
+        self._hooks = Hooks()
+
+    def attach(self, pre_hook: Callable[..., None], post_hook: Callable[..., None]) -> None:
+        """Attach hooks to each module, or a stand-in for its call, which can skip its forward.
+
+        ``pre_hook(module, args, kwargs)`` and ``post_hook(module, args, kwargs, out)`` find the parts of the thread that calls them.
+        """
+        self._pre_hook, self._post_hook = pre_hook, post_hook
+        if self._recorder.writes_graph:
+            for observed in self._shared.observed_modules.values():
+                observed.initial = self._settings_but_mode(observed) if self.formula_of(observed) is not None else None
+        hooked: list[nn.Module] = []
+        class_has_plain_call = cache(has_plain_call)
+        uses_stand_ins = self._world.skips_forwards and self._world.memo is not None
+        call_leaf, call_module = self._call_leaf, self._call_module
+        for observed in self._shared.observed_modules.values():
+            module = observed.module
+            cls: Any = type(module)
+            if uses_stand_ins and class_has_plain_call(cls) and not is_hooked(module):
+                observed.attach(call_module if self.formula_of(observed) is None else call_leaf)
+            else:
+                hooked.append(module)
+        self._hooks.attach(hooked, pre_hook, post_hook)
+
+    def detach(self) -> None:
+        """Remove the hooks and the stand-ins."""
+        self._hooks.detach()
+        for observed in self._shared.observed_modules.values():
+            observed.leave()
+
+    def formula_of(self, observed: ObservedModule) -> Formula | None:
+        """Return the formula that counts a module as a whole; None if the module is not a leaf."""
+        if observed.formula is UNKNOWN:
+            observed.formula = self._leaves.of(observed.module)
+        formula: Formula | None = observed.formula
+        return formula
+
+    def begin(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """Begin a module call, with the clock stopped."""
+        if self.is_no_call(module):
+            return
+        stopped = self._stopwatch.stop(OF_MODULE)
+        try:
+            self._begin_module(module, args, kwargs)
+        finally:
+            if stopped:
+                # With guards on, no handler runs before the module's call ends, so all device work until then belongs to the module.
+                open_calls = self._stack.open
+                is_unseen = bool(open_calls and open_calls[-1].guards)
+                self._stopwatch.go(type(module) if is_unseen else None)
+
+    def end(self, module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
+        """Record a finished module call, with the clock stopped."""
+        if self.is_no_call(module):
+            return
+        stopped = self._stopwatch.stop()
+        try:
+            self._end_module(module, args, kwargs, out)
+        finally:
+            if stopped:
+                self._stopwatch.go()
+
+    def is_no_call(self, module: nn.Module) -> bool:
+        """Return whether a module call is not part of the run.
+
+        Either the module is a copy, with our hooks, that the model's forward made, or this thread counts the module inside a profiled
+        block.
+        """
+        is_ours = id(module) in self._shared.observed_modules
+        return not is_ours or (self._world.is_block and threading.get_ident() in threads_counting(module))
+
+    def _begin_module(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """Begin a module call."""
+        stack, observed = self._stack, self._shared.observed_modules[id(module)]
+        self._shared.follow_imports()
+        if not stack.open:
+            self._steps.begin(args, kwargs)
+        open_call = stack.enter(module, observed.path)
+        # The module's forward may have been replaced since the run began.
+        is_leaf = self.formula_of(observed) is not None and "forward" not in module.__dict__
+        if (
+            is_leaf
+            and not (stack.inside_leaf() or transformed() or are_others_on())
+            and not (holds_tensors(module) or has_shards(module) or runs_in_parts((args, kwargs)))
+            # A graph node can replay only the settings that the module had when the run began.
+            and (observed.initial is None or observed.initial == self._settings_but_mode(observed))
+        ):
+            self._begin_leaf(observed, open_call, args, kwargs)
+            stack.leaf_depth = len(stack.open)
+        for op in hidden_kernels(module):
+            self._recording.record_unobservable(op, module, (args, kwargs))
+        open_call.start = self._stopwatch.now()
+
+    def _begin_leaf(self, observed: ObservedModule, open_call: OpenCall, args: Any, kwargs: Any) -> None:
+        """Prepare for the call of a leaf module that has hooks."""
+        world, module = self._world, observed.module
+        if world.enters_earlier_tensors:  # and the weights, which may have been swapped for this call
+            self._recording.enter_earlier_tensors(
+                (*args, *module._parameters.values(), *module._buffers.values()), kwargs
+            )
+        # Where forwards are skipped, _call_leaf has looked the call up already.
+        looks_up = world.memo is not None and not world.skips_forwards and not module._modules
+        if not (looks_up and self._learning.memo_applies(in_handler=False)):
+            self._state.call_operators.clear()
+            self._recording.check_reads(self.formula_of(observed), module, args, kwargs)
+            if not self._state.plain_functions.current:
+                with DisableTorchFunction():
+                    open_call.node_args = self._recording.node_arguments(args, kwargs)
+            return
+        try:
+            with DisableTorchFunction():
+                settings = self._shared.settings.of(observed)
+                parameters = module._parameters.values() if torch.is_grad_enabled() else ()
+                requires_grad = tuple([parameter is not None and parameter.requires_grad for parameter in parameters])
+                key = call_key(
+                    (type(module), settings, requires_grad, *world.torch_settings(type(module))),
+                    args,
+                    kwargs,
+                    world.form,
+                )
+                recipe = world.memo.get(key)  # type: ignore[union-attr]
+        except (Unknown, TypeError):
+            return
+        open_call.lookup = LeafLookup(recipe, key, settings.params, self._learning.begin() if recipe is None else None)
+        if recipe is not None and recipe.transients is not None:  # no call inside needs to be observed
+            open_call.turn_off(DisableTorchFunction(), DisableTorchDispatch())
+
+    def _settings_but_mode(self, observed: ObservedModule) -> dict[str, Any]:
+        """Return a module's settings without ``training``, which another thread may change to count the module."""
+        return {name: value for name, value in self._shared.settings.of(observed).by_name.items() if name != "training"}
+
+    def _end_module(self, module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
+        """Record a finished module call; if it was an outermost call, end its step."""
+        with self._lock:
+            if self._calls and torch.is_grad_enabled():
+                with DisableTorchFunction():
+                    self._owners.own_function(len(self._calls) - 1, out)
+            self._record_module(module, args, kwargs, out)
+            if not self._stack.open:
+                self._steps.end(module, out)
+
+    def _record_module(self, module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
+        innermost = self._stack.open[-1] if self._stack.open else None
+        if innermost is not None and innermost.module is module:
+            innermost.let_go()  # turns the modes on again
+            if innermost.lookup is not None and self._leave_by_recipe(innermost, innermost.lookup, module, args, out):
+                return
+        open_call, is_leaf, seconds = self._pop(module)
+        if self._state.inside_leaf():  # the module is part of a leaf's call
+            return
+        with DisableTorchFunction():
+            if sys.exc_info()[1] is not open_call.handled:  # a new exception: the module raised
+                self._shared.note_failure(type(module).__qualname__, open_call.path, (spec_of(args), spec_of(kwargs)))
+                self._recording.call_raised(open_call.path)
+            elif is_leaf:
+                self._leave_leaf(self._shared.observed_modules[id(module)], open_call, seconds, args, kwargs, out)
+            else:
+                settings = self._shared.settings.of(self._shared.observed_modules[id(module)])
+                # Threads overlap, so the calls inside may add up to more time than the module took.
+                own_seconds = max(seconds - open_call.inside, 0.0) if self._stopwatch.runs else None
+                operation = self._container_operation(module, settings, args, kwargs, out)
+                has_children = bool(module._modules) or is_missed_by_hooks(module, self._stack.open)
+                self._add_scope(open_call.path, operation, settings.params, has_children, own_seconds)
+                self._recording.own_rest_of_module(open_call.path, out)
+
+    def _leave_by_recipe(self, open_call: OpenCall, lookup: LeafLookup, module: nn.Module, args: Any, out: Any) -> bool:
+        """Record a finished leaf call by its recipe. Return False if the call has no recipe, or a result that differs from it."""
+        recipe, params = lookup.recipe, lookup.params
+        with DisableTorchFunction():
+            if recipe is None or not is_like(out, recipe.operation.out):
+                return False
+            _, _, seconds = self._pop(module)
+            self._world.track(recipe, out)
+            self._recording.add_repeated(recipe.operation, open_call.path, seconds, "", (out, args))
+            self._add_scope(open_call.path, recipe.operation, params, False, None)
+            return True
+
+    def _leave_leaf(
+        self, observed: ObservedModule, open_call: OpenCall, seconds: float, args: Any, kwargs: Any, out: Any
+    ) -> None:
+        """Record a finished leaf call."""
+        module: Any = observed.module
+        formula, settings = self.formula_of(observed), self._shared.settings.of(observed)
+        table = (module.weight,) if formula is not None and formula.op == LOOKUP else ()
+        result = self._world.spec_of_result(formula, (*args, *table), out)
+        call_specs = self._world.spec(args), self._world.spec(kwargs) if kwargs else EMPTY_MAPPING, result
+        self._storages.current_call = len(self._calls)  # storages freed from now on count as freed by this call
+        self._state.call_operators.clear()
+        operation = self._log.call(formula, type(module), call_specs, open_call.path, seconds, settings)
+        self._add_scope(open_call.path, operation, settings.params, bool(module._modules), None)
+        self._recording.own_nodes_behind((out, args))
+        if open_call.node_args is not None:
+            self._recorder.module(open_call.path, open_call.node_args, out, self._stack.keys(open_call))
+        lookup = open_call.lookup
+        if lookup is not None and lookup.before is not None and formula is not None:
+            self._learning.end(lookup.key, formula, type(module), lookup.before, (args, kwargs), out)
+
+    def _container_operation(
+        self, module: nn.Module, settings: ModuleSettings, args: Any, kwargs: Any, out: Any
+    ) -> Operation:
+        """Return the operation of a non-leaf module's call, which is recorded only as a scope."""
+        cls, world = type(module), self._world
+        key = None
+        if world.memo is not None and not world.skips_forwards:
+            try:
+                key = call_key((cls, settings), args, kwargs, world.form)
+                recipe = world.memo.get(key)
+            except (Unknown, TypeError):
+                key = recipe = None
+            if recipe is not None and is_like(out, recipe.operation.out):
+                return recipe.operation
+        call_specs = world.spec(args), world.spec(kwargs) if kwargs else EMPTY_MAPPING, world.spec(out)
+        if world.is_meta:
+            return tuple.__new__(Operation, (cls.__name__, cls, *call_specs, settings.by_name))
+        operation = self._log.operation(cls.__name__, cls, call_specs, settings)
+        if key is not None:
+            world.memo[key] = Recipe(operation, NOTHING)  # type: ignore[index]
+        return operation
+
+    def _pop(self, module: nn.Module) -> tuple[OpenCall, bool, float]:
+        """End a module call. Return the call, whether it is a leaf's call, and its seconds."""
+        open_call, is_leaf = self._stack.leave(module)
+        seconds = self._stopwatch.now() - open_call.start
+        if self._stack.open:
+            self._stack.open[-1].inside += seconds
+        else:
+            self._steps.arguments = None
+            self._state.times.end(FORWARD)
+        return open_call, is_leaf, seconds
+
+    def _add_scope(
+        self, path: str, operation: Operation, params: Mapping[str, Spec], has_children: bool, own_seconds: float | None
+    ) -> None:
+        """Record a module call of the forward phase as a scope."""
+        if self._phases.now() == FORWARD:
+            self._shared.scopes.append(tuple.__new__(Scope, (path, operation, params, has_children, own_seconds)))
+
+    def _call_module(self, observed: ObservedModule, /, *args: Any, **kwargs: Any) -> Any:
+        """Call a module; before and after the call, do the work of the observer's hooks."""
+        module = observed.module
+        is_own_thread = threading.get_ident() == self._thread
+        enter, leave = (self._begin_module, self._end_module) if is_own_thread else (self._pre_hook, self._post_hook)
+        enter(module, args, kwargs)
+        out = None  # stays None if the module raises
+        try:
+            out = module._call_impl(*args, **kwargs)
+        finally:
+            leave(module, args, kwargs, out)
+        return out
+
+    def _call_leaf(self, observed: ObservedModule, /, *args: Any, **kwargs: Any) -> Any:
+        """Call a leaf module, or skip its forward if there is a recipe for the result."""
+        module = observed.module
+        if threading.get_ident() != self._thread:  # the hooks find the other thread's observer
+            return self._call_module(observed, *args, **kwargs)
+        if "forward" in module.__dict__ or is_hooked(module):  # the module was changed after the run began
+            observed.formula = UNKNOWN
+            return self._call_module(observed, *args, **kwargs)
+        key = None
+        with self._lock, DisableTorchFunction():
+            if not (module._modules or are_others_on()) and self._learning.memo_applies(in_handler=False):
+                world, settings = self._world, self._shared.settings.of(observed)
+                try:
+                    key = call_key((type(module), settings), args, kwargs, world.form)
+                    recipe = world.memo.get(key) or self._leaf_recipe(key, observed, settings, args, kwargs)  # type: ignore[union-attr]
+                except Unknown:
+                    key = recipe = None
+                if recipe is not None:
+                    return self._skip_leaf(recipe, observed, settings, args, kwargs)
+        before = self._learning.begin()
+        out = self._call_module(observed, *args, **kwargs)
+        formula = self.formula_of(observed)
+        if key is not None and formula is not None and is_torch_module(type(module)):
+            self._learning.end(key, formula, type(module), before, (args, kwargs), out, scopes=1)
+        return out
+
+    def _leaf_recipe(
+        self, key: Any, observed: ObservedModule, settings: ModuleSettings, args: Any, kwargs: Any
+    ) -> Recipe | None:
+        """Return a recipe for a leaf call by a shape rule or, if the leaf's forward only makes a view, by the forward; else None."""
+        module, formula, world = observed.module, self.formula_of(observed), self._world
+        cls = type(module)
+        if formula is None or not settings.contiguous or holds_tensors(module):
+            return None
+        recipe = world.recipe_by_rule(key, formula.op, cls, cls, args, kwargs, settings.by_name)
+        if recipe is None and formula.reason == VIEW and is_torch_module(cls):
+            recipe = world.recipe_by_forward(key, formula.op, module, settings.by_name, args, kwargs)
+        return recipe
+
+    def _skip_leaf(
+        self, recipe: Recipe, observed: ObservedModule, settings: ModuleSettings, args: Any, kwargs: Any
+    ) -> Any:
+        """Make the result of a leaf call from its recipe, without running the forward, and record the call."""
+        module, path, number = observed.module, observed.path, len(self._calls)
+        out, operation, _ = self._world.repeat_call(
+            recipe, type(module).forward, args, kwargs, self._runner.run_timed, module
+        )
+        # The operation is never None here: forwards are skipped only on meta, where the recipe makes the result.
+        assert operation is not None
+        # Forwards are skipped only without gradients: there are no owners, and the phase is the forward.
+        self._log.add(operation, path, None, FORWARD)
+        self._shared.scopes.append(tuple.__new__(Scope, (path, operation, settings.params, False, None)))
+        if not self._stack.open:
+            self._shared.steps.append(Step(path, range(number, number + 1)))
+        return out

@@ -1,0 +1,190 @@
+"""What the parts of an observer have in common: the state that all threads of a run share, and the state of one thread."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from ..meters.stopwatch import PhaseTimes, Stopwatch
+from ..ops import FormulaRegistry
+from ..records import Scope, Step
+from .attention_pairs import Masks
+from .call_log import CallLog, CallSpecs
+from .forwards import ObservedModule
+from .functions import Bodies, without_torch_function_guard
+from .instruments import Instruments
+from .leaves import Settings
+from .library_functions import replace_in_modules
+from .modes import AtenMode, FunctionMode
+from .phases import Phases
+from .processes import Collectives
+from .python_functions import PlainFunctions
+from .spelling import Spelling
+from .stack import ModuleStack
+from .threads import Threads
+from .uninitialized_reads import Unwritten, before_write_hook
+
+
+class SharedState:
+    """What all threads of an observed run share: the run's instruments, and the records of the run.
+
+    ``calls`` and ``scopes`` are the records; ``steps`` are the outermost module calls, named by the module's path. ``lock`` is held
+    while a call runs and is recorded, so that threads take turns. ``ran_on`` is the device of the first model output. ``path`` is
+    recorded for calls outside all modules. ``failed`` has the name, path and argument specs of the first call that raised.
+    ``has_called``: a module has been called.
+    """
+
+    def __init__(
+        self,
+        modules: Mapping[nn.Module, str],
+        registry: FormulaRegistry,
+        phases: Phases,
+        instruments: Instruments,
+        *,
+        observe_dispatch: bool,
+        must_read_masks: bool,
+    ) -> None:
+        self.registry = registry
+        self.phases = phases
+        self.world = world = instruments.world
+        self.storages = storages = instruments.storages
+        self.owners = instruments.owners
+        self.recorder = instruments.recorder
+        self.listener = listener = instruments.listener
+        self.observe_dispatch = observe_dispatch
+        self.must_read_masks = must_read_masks
+        self.lock = threading.RLock()
+
+        self.log = CallLog(phases, self.owners)
+        self.calls = self.log.calls
+        self.scopes: list[Scope] = []
+        self.steps: list[Step] = []
+        self.path = ""
+        self.ran_on: torch.device | None = None
+        self.failed: tuple[str, str, Any] | None = None
+        self.has_called = False
+
+        self.observed_modules = {id(module): ObservedModule(module, path) for module, path in modules.items()}
+        self.settings = Settings(world.forms_of_own, world.spec, world.setting_readers)
+        self.collectives = Collectives(modules)
+        self.masks = Masks()
+        self.spelling = Spelling()
+        self.unwritten = Unwritten()
+        self.threads = Threads()
+        self.bodies: Bodies = {}
+        self.without_guard = cache(without_torch_function_guard)
+        self.announce_writes = before_write_hook(
+            listener.before_write if listener.saves_writes else None, storages.was_made
+        )
+        self.library_hooks: list[RemovableHandle] = []
+        self._imported = 0
+
+        self.recorder.begin(self.calls)
+        world.begin(self.log, storages)
+
+    def note_failure(self, name: str, path: str, specs: Any) -> None:
+        """Note a call that raised, unless another call has raised before: the error usually comes from the first one."""
+        self.failed = self.failed or (name, path, specs)
+
+    def follow_imports(self) -> None:
+        """Start to observe functions of libraries that the model's code has imported since the last call."""
+        if len(sys.modules) != self._imported:
+            self._imported = len(sys.modules)
+            replace_in_modules(self.registry.library_functions)
+
+
+class ThreadState:
+    """What one thread of an observed run is doing now.
+
+    ``stack`` has the open module calls. ``stopwatch`` shows the thread's time without the observer's overhead. ``mode``, ``aten`` and
+    ``plain_functions`` are the modes and the profiler by which the thread's calls are seen.
+    """
+
+    def __init__(self, shared: SharedState, stack: ModuleStack, stopwatch: Stopwatch, times: PhaseTimes) -> None:
+        self._shared = shared
+        self.thread = threading.get_ident()
+        self.stack = stack
+        self.stopwatch = stopwatch
+        self.times = times
+        # Whether operators now run inside a recorded call, inside a graph node, or under a higher-order operator.
+        self.in_call = self.in_node = self.in_higher_order = False
+        self.is_learning_function = False
+        # True while a library function's backward runs: the calls of its autograd nodes are part of the backward.
+        self.in_library_backward = False
+        # The function that dispatches the operators being recorded, if any.
+        self.dispatcher: Any = None
+        # Python functions whose bodies are running observed. If such a function calls itself, the inner call is recorded by operators.
+        self.bodies_under_way: set[Any] = set()
+        # The operators of the current call, kept in case checkpoint stops the call halfway: see Recording.call_raised.
+        self.call_operators: list[tuple[Any, CallSpecs]] = []
+
+    def see_calls_by(self, mode: FunctionMode, aten: AtenMode, plain_functions: PlainFunctions) -> None:
+        """Set the modes and the profiler. They come last, since they call the parts that have this state."""
+        self.mode = mode
+        self.aten = aten
+        self.plain_functions = plain_functions
+
+    def inside_leaf(self) -> bool:
+        """Return whether a leaf, or a plain Python function that has a formula, is running: the calls inside are part of it."""
+        return self.plain_functions.current is not None or self.stack.inside_leaf()
+
+    def innermost_path(self) -> str:
+        """Return the path of the innermost open module call; outside all modules, the path set by :meth:`Observer.be_at`."""
+        return self.stack.open[-1].path if self.stack.open else self._shared.path
+
+    @contextmanager
+    def within(self, in_call: bool, in_node: bool) -> Iterator[None]:
+        """Mark operators in this block as parts of a recorded call (``in_call``) or of a graph's node (``in_node``)."""
+        before = self.in_call, self.in_node
+        self.in_call, self.in_node = in_call, in_node
+        try:
+            yield
+        finally:
+            self.in_call, self.in_node = before
+
+    @contextmanager
+    def dispatching(self, func: Any) -> Iterator[None]:
+        """Mark operators in this block as dispatched by a function."""
+        before, self.dispatcher = self.dispatcher, func
+        try:
+            yield
+        finally:
+            self.dispatcher = before
+
+    @contextmanager
+    def outside_library(self) -> Iterator[None]:
+        """Record calls in this block, although a library function's backward is running."""
+        self.in_library_backward = False
+        try:
+            with self.within(False, self.in_node):
+                yield
+        finally:
+            self.in_library_backward = True
+
+
+class ThreadPart:
+    """The base of the parts that observe one thread of a run: it gives short names to what most of them use."""
+
+    def __init__(self, shared: SharedState, state: ThreadState) -> None:
+        self._shared = shared
+        self._state = state
+        self._registry = shared.registry
+        self._world = shared.world
+        self._storages = shared.storages
+        self._owners = shared.owners
+        self._recorder = shared.recorder
+        self._unwritten = shared.unwritten
+        self._phases = shared.phases
+        self._log = shared.log
+        self._calls = shared.calls
+        self._lock = shared.lock
+        self._stack = state.stack
+        self._stopwatch = state.stopwatch

@@ -1,0 +1,164 @@
+"""Observe operators, which the dispatch mode sees in the backward pass and in calls without a formula."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..ops import QUERY
+from ..ops._traits import UNINITIALIZED
+from ..records import FORWARD, SCRIPT, Operation
+from ..records.tensors import spec_of
+from ..torch_internals import DisableTorchFunction, HigherOrderOperator, OpOverload, current_graph_task_id
+from .attention_pairs import with_learning
+from .call_runner import CallRunner
+from .functions import origin_of
+from .learning import Learning
+from .memo import MemoryEffect, Unknown
+from .modes import dispatch_mode_on
+from .observer_state import SharedState, ThreadPart, ThreadState
+from .processes import communicates
+from .recording import Recording
+from .worlds import RNN_BACKWARD
+
+
+class OperatorCalls(ThreadPart):
+    """The receiver of the dispatch mode's calls in one thread: :meth:`operator` runs each, and records those that are no part of a call."""
+
+    def __init__(
+        self, shared: SharedState, state: ThreadState, recording: Recording, learning: Learning, runner: CallRunner
+    ) -> None:
+        super().__init__(shared, state)
+        self._recording = recording
+        self._learning = learning
+        self._runner = runner
+
+    def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a dispatched operator; record it unless it is part of a recorded call."""
+        with DisableTorchFunction():
+            key = key_tensors = recipe = None
+            world = self._world
+            is_call = not (self._state.in_call or self._state.inside_leaf())
+            # If no model has been called in this run, a backward pass uses activations from before the run. After a model call,
+            # unknown tensors were made unseen within the run, e.g. DDP's buckets or the buffers of collectives.
+            if is_call and world.is_block and not self._shared.has_called:
+                self._recording.enter_earlier_tensors(args, kwargs)
+            # While a function is being learned, do not look up its operators: they will not run again.
+            if world.memo is not None and not (
+                self._unwritten.storages or (self._state.is_learning_function and not is_call)
+            ):
+                try:
+                    key, key_tensors = world.operator_key(func, args, kwargs)
+                    recipe = None if key is None else world.memo.get(key)
+                except (Unknown, TypeError):
+                    key = None
+            if key is None:
+                return self._observe_operator(func, args, kwargs)
+            if recipe is None or (is_call and recipe.is_part):
+                return self._learn_operator(key, is_call, func, args, kwargs)
+            with self._lock:
+                self._phases.on_operator(func, args)
+                self._storages.current_call = len(self._calls)
+                out = world.repeat_operator(recipe, key, func, args, kwargs, key_tensors)
+                if is_call:
+                    self._state.call_operators.clear()
+                    phase, path = self._log.phase_and_path(self._state.innermost_path())
+                    seconds = 0.0 if self._stopwatch.runs else None
+                    origin = self._origin(func, phase)
+                    self._log.add(recipe.operation, path, seconds, phase, origin)
+                    self._recording.own_nodes_behind((out, args))
+                elif current_graph_task_id() != -1:  # only in a backward pass may checkpoint stop a call halfway
+                    call_specs = recipe.operation[2:5]  # its args, kwargs and out
+                    self._state.call_operators.append((func, call_specs))
+                return out
+
+    def _learn_operator(self, key: Any, is_call: bool, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operator that has no recipe yet. Add a recipe to the memo if the operator's record depends only on metadata."""
+        before = self._learning.begin()
+        out = self._observe_operator(func, args, kwargs)
+        memory_effect = MemoryEffect(*self._storages.end(before.span, (args, kwargs)), before.storages)
+        formula = self._registry.find(func)
+        if formula is not None and len(self._calls) == before.calls + is_call and not communicates(func):
+            if is_call:
+                operation = self._calls[before.calls].operation
+            else:
+                operation = Operation(formula.op, func, spec_of(args), spec_of(kwargs), spec_of(out))
+            self._world.learn_operator(key, formula, operation, (args, kwargs), out, memory_effect, is_part=not is_call)
+        return out
+
+    def _observe_operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operator without using the memo; record it unless it is part of a recorded call."""
+        with self._lock:
+            self._phases.on_operator(func, args)
+            if communicates(func):
+                return self._run_communication(func, args, kwargs)
+            if self._state.in_call or self._state.inside_leaf():
+                self._shared.announce_writes(func, args, kwargs)  # F.embedding(max_norm=) writes to its weight
+                out = self._recording.track(self._runner.run_kernel(func, args, kwargs))
+                if current_graph_task_id() != -1:
+                    self._state.call_operators.append((func, (spec_of(args), spec_of(kwargs), spec_of(out))))
+                return out
+            original = args, kwargs
+            args, kwargs = self._world.replace(args, kwargs, func)
+            self._shared.announce_writes(func, args, kwargs)
+            formula = self._registry.find(func)
+            specs, kwspecs = spec_of(args), spec_of(kwargs)
+            if formula is not None and formula.op == RNN_BACKWARD:
+                specs = with_learning(args, specs)
+            copies_unwritten = self._unwritten.is_copied_by(formula, *original)
+            if not copies_unwritten:
+                self._recording.check_reads(formula, func, *original)
+            # For a composite operator without a formula, record the operators of its decomposition.
+            if formula is None and isinstance(func, OpOverload) and func._can_decompose():
+                with self._state.dispatching(func), dispatch_mode_on(self._state.aten):
+                    return self._stopwatch.run(func.decompose, args, kwargs)
+            node_args = self._recording.node_arguments(args, kwargs)
+            start = self._stopwatch.now()
+            out = self._runner.run(func, args, kwargs)
+            # A higher-order operator is not recorded, since the calls inside it are; a query computes nothing.
+            is_recorded = not isinstance(func, HigherOrderOperator) if formula is None else formula.reason != QUERY
+            if is_recorded:
+                call_specs = specs, kwspecs, self._recording.result(formula, func, original, out)
+                origin = self._origin(func, self._phases.now())
+                self._recording.record(formula, func, call_specs, self._stopwatch.now() - start, origin)
+                self._recording.own_nodes_behind((out, args))
+            if copies_unwritten or (formula is not None and formula.op in UNINITIALIZED):
+                self._unwritten.add(out)
+            if node_args is not None:
+                self._recorder.function(func, node_args, out, self._stack.keys())
+            return out
+
+    def _origin(self, func: Any, phase: str) -> str:
+        """Return the origin of a dispatched operator: SCRIPT if no function called it, OPERATOR if the model called it directly, else ""."""
+        if self._state.dispatcher is None:
+            return SCRIPT if phase == FORWARD else ""  # in a backward pass autograd calls the operators
+        is_called_directly = self._state.dispatcher in (
+            func,
+            getattr(func, "overloadpacket", None),
+        )  # torch.ops.aten.mm(...)
+        return origin_of(self._state.dispatcher) if is_called_directly else ""
+
+    def _run_communication(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run and record an operator that sends or receives data, even inside another recorded call."""
+        args, kwargs = self._world.replace(args, kwargs, func)
+        self._shared.announce_writes(func, args, kwargs)
+        formula = self._registry.find(func)
+        self._recording.check_reads(formula, func, args, kwargs)
+        node_args = self._recording.node_arguments(args, kwargs)
+        group = self._shared.collectives.group_of(func, args, kwargs)
+        start = self._stopwatch.now()
+        out = self._runner.run(func, args, kwargs)
+        call_specs = spec_of(args), spec_of(kwargs) | group, spec_of(out)
+        cause = self._shared.collectives.cause()
+        seconds = self._stopwatch.now() - start
+        self._log.call(
+            formula,
+            func,
+            call_specs,
+            self._state.innermost_path() if cause is None else cause,
+            seconds,
+            keeps_path=cause is not None,
+        )
+        self._recording.own_nodes_behind((out, args))
+        if node_args is not None:
+            self._recorder.function(func, node_args, out, self._stack.keys())
+        return out

@@ -1,0 +1,164 @@
+"""Record calls: with the specs of their arguments and results, the owners of their autograd nodes, and their tensors."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..model.pytree import tensors_given
+from ..ops import Formula
+from ..ops._libraries import LibraryFunction
+from ..ops.einsum import PATH, path_taken
+from ..records import FORWARD, OPTIMIZER, Operation
+from ..records.pairs import ATTENTION, ATTENTIONS, with_facts
+from ..records.tensors import spec_of
+from ..torch_internals import STOPS_RECOMPUTING, DisableTorchFunction, current_graph_task_id, of_checkpoint
+from .call_log import CallSpecs
+from .library_calls import LibraryCalls
+from .library_functions import result_by_rule
+from .observer_state import SharedState, ThreadPart, ThreadState
+from .processes import is_between_processes
+from .worlds import Arguments
+
+
+class Recording(ThreadPart):
+    """Records the calls of one thread in the run's log.
+
+    ``library`` has the specs of functions of other libraries.
+    """
+
+    def __init__(self, shared: SharedState, state: ThreadState, library: LibraryCalls) -> None:
+        super().__init__(shared, state)
+        self._library = library
+
+    def record(
+        self, formula: Formula | None, target: Any, call_specs: CallSpecs, seconds: float, origin: str = ""
+    ) -> None:
+        """Record a call that ran in the innermost module."""
+        if self._stack.open:
+            self._stack.open[-1].inside += seconds
+        self._state.call_operators.clear()
+        self._log.call(formula, target, call_specs, self._state.innermost_path(), seconds, origin=origin)
+
+    def add_repeated(self, operation: Operation, path: str, seconds: float | None, origin: str, owned: Any) -> None:
+        """Record a call whose operation is known. ``owned`` has the result, and the arguments, which the call may have written to."""
+        # Where the dispatch mode is off, there is no backward pass.
+        phase = self._phases.now() if self._shared.observe_dispatch else FORWARD
+        self._log.add(operation, path, seconds, phase, origin)
+        if torch.is_grad_enabled():
+            self._owners.own(len(self._calls) - 1, owned)
+
+    def record_unobservable(self, op: str, module: nn.Module, arguments: Any) -> None:
+        """Record a module call that could not be observed, as a call of the op ``op``, which has no formula."""
+        with self._lock, DisableTorchFunction():
+            self._log.call(None, op, (*spec_of(arguments), None), self._shared.observed_modules[id(module)].path, 0.0)
+
+    def node_arguments(self, args: Any, kwargs: Any) -> Any:
+        """Return the arguments of a call as nodes of the recorded graph; None if the call is not a separate node.
+
+        A gradient that the forward computes is a single node, which includes the hooks and recomputations of its backward pass.
+        """
+        if self._state.in_node or current_graph_task_id() != -1:
+            return None
+        return self._recorder.before(args, kwargs)
+
+    def result(self, formula: Formula | None, func: Any, arguments: Arguments, out: Any) -> Any:
+        """Return a result's spec, with the facts that a formula needs besides the shape."""
+        if type(func) is LibraryFunction:
+            return self._library.result_of(formula, func, arguments, out)
+        if formula is not None and formula.op in ATTENTIONS:
+            must = (
+                self._shared.must_read_masks and formula.op == ATTENTION
+            )  # the backward pass reuses its forward's pairs
+            return self._shared.masks.with_pairs_left(
+                formula, func, self._world.current_arguments(arguments), out, must
+            )
+        if func is torch.einsum:
+            return with_facts(self._world.spec(out), **{PATH: path_taken(spec_of(arguments[0]))})
+        return self._world.spec_of_result(formula, arguments[0], out)
+
+    def with_mask_of(self, operation: Operation, func: Any, args: Any, kwargs: Any, out: Any) -> Operation:
+        """Return an attention operation from the memo, with the number of pairs that this call's own mask leaves."""
+        formula = self._registry.find(func)
+        if formula is None:
+            return operation
+        return operation._replace(out=self.result(formula, func, (args, kwargs), out))
+
+    def check_reads(self, formula: Formula | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """If a function reads memory that no observed call has written, record a call without formula for the unseen write."""
+        if is_between_processes(func):  # neither schema nor name shows which arguments it writes to
+            self._unwritten.wrote((args, kwargs))
+        elif self._unwritten.is_read_by(formula, func, args, kwargs):
+            self._log.call(
+                None, "unseen write to torch.empty", (*spec_of((args, kwargs)), None), self._state.innermost_path(), 0.0
+            )
+
+    def call_raised(
+        self, path: str, formula: Formula | None = None, target: Any = None, arguments: Any = ((), {})
+    ) -> None:
+        """Handle an exception from a call in the module at this path.
+
+        ``formula`` is the formula of the function that raised; None if the function has no formula, or a module raised.
+        """
+        # Checkpoint stops recomputing by raising inside a call: record the operators of the call that have already run.
+        if isinstance(sys.exc_info()[1], of_checkpoint(STOPS_RECOMPUTING)):
+            if type(target) is LibraryFunction and target.kernel.result is not None:
+                _, specs = self._library.specs_of(target, *arguments)
+                result = self._library.facts_of(formula, target, arguments, result_by_rule(target, specs))
+                self._log.call(formula, target, ((), specs, result), path, 0.0)
+                self._state.call_operators.clear()
+                return
+            for func, (*specs, out) in self._state.call_operators:
+                part = self._registry.find(func)
+                if formula is not None and part is not None and formula.op == part.op == ATTENTION:
+                    out = self.result(formula, target, arguments, out)  # the kernel may have got a mask without values
+                self._log.call(part, func, (*specs, out), path, 0.0)
+        self._state.call_operators.clear()
+
+    def track(self, out: Any) -> Any:
+        """Track tensors as made by the call that is recorded next; return them."""
+        self._storages.add_all(out, len(self._calls))
+        return out
+
+    def enter_earlier_tensors(self, args: Any, kwargs: Any) -> None:
+        """Track the arguments of a call that are older than the run. Their memory category depends on where the call runs.
+
+        Outside models, such tensors are inputs: loss targets, or data to be cut into batches. In a model, they are tensors that
+        the model uses without registering them, and get the category of buffers. In a backward pass, they are activations of an
+        earlier forward.
+        """
+        with DisableTorchFunction():
+            if not kwargs and self._storages.has_all(args):  # most arguments are results of earlier calls
+                return
+            if self._state.aten.is_faking():  # DTensor infers the shapes of its results on its own fake tensors
+                return
+            with self._lock:
+                phase = self._phases.now()
+                if phase == FORWARD:
+                    category = "buffers" if self._stack.open else "inputs"
+                else:
+                    category = "optimizer" if phase == OPTIMIZER else ""
+                tensors = tensors_given((args, kwargs))
+                self._storages.add_given(tensors, category, self._world.device)
+                for tensor in tensors:
+                    if tensor.requires_grad and tensor.is_leaf and not self._storages.was_made(tensor):
+                        self._shared.listener.uses_leaf(tensor)
+
+    def own_nodes_behind(self, value: Any) -> None:
+        """Assign the autograd nodes behind the tensors in ``value`` to the last recorded call."""
+        if torch.is_grad_enabled():
+            self._owners.own(len(self._calls) - 1, value)
+
+    def own_rest_of_module(self, path: str, out: Any) -> None:
+        """Assign unowned autograd nodes behind a module's result to the last call in the module.
+
+        TorchScript's operators are seen below autograd: when the last operator returns, its autograd node does not exist yet.
+        """
+        if not self._calls or not torch.is_grad_enabled():
+            return
+        is_inside = not path or f"{self._calls[-1].path}.".startswith(f"{path}.")
+        if is_inside:
+            self.own_nodes_behind(out)
