@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
+import logging
 import os
 import re
 import signal
@@ -35,8 +36,25 @@ if not torch.cuda.is_available():
         ""  # torch with CUDA would look for the driver's library each time it is asked for devices
     )
 torch.set_num_threads(1)  # models here are small, and several processes share the cores
+# Else the first library that logs would give the root logger a handler that writes to the stderr of the test that runs then.
+logging.getLogger().addHandler(logging.NullHandler())
 # The first backward pass starts a thread for each device, and copies of the process cannot be without; fake tensors pretend to have some.
 torch.ones((), requires_grad=True).backward()
+
+
+@pytest.fixture
+def logged() -> Iterator[list[str]]:
+    """The messages that are logged during the test."""
+    messages: list[str] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            messages.append(record.getMessage())
+
+    handler = Handler()
+    logging.getLogger().addHandler(handler)
+    yield messages
+    logging.getLogger().removeHandler(handler)
 
 
 @pytest.fixture
@@ -282,8 +300,10 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.set_threshold(*gc.get_threshold()[:2], 50)
 
 
-def pytest_unconfigure() -> None:
-    gc.unfreeze()  # some libraries complain of what they find left
+def pytest_configure(config: pytest.Config) -> None:
+    # Some libraries complain of what they find left. This cleanup is the first one to be added and runs last: pytest's own collect
+    # garbage, which takes seconds while all that the tests have loaded is not frozen.
+    config.add_cleanup(gc.unfreeze)
 
 
 def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:

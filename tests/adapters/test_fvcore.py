@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import logging
 import warnings
 from collections import Counter
 from functools import partial
@@ -351,7 +350,7 @@ def test_the_documented_text() -> None:
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_the_functions_return_what_fvcores_do(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_functions_return_what_fvcores_do(name: str) -> None:
     handles = {"aten::silu_": lambda inputs, outputs: 7, "aten::linear": lambda inputs, outputs: Counter({"fc": 2})}
     for function in ("flop_count", "activation_count"):
         for supported in (None, handles):
@@ -433,29 +432,28 @@ def test_bad_arguments() -> None:
         analysis.tracer_warnings("some")
 
 
-def test_warnings(caplog: pytest.LogCaptureFixture) -> None:
+def test_warnings(logged: list[str]) -> None:
     model, x = Warning_(), torch.ones(1, 10)
     for mode in ("all", "no_tracer_warning"):
         with pytest.warns(RuntimeWarning, match="own"):
             FlopCountAnalysis(model, x).tracer_warnings(mode).total()
-    assert "Unsupported operator aten::add encountered 1 time(s)" in caplog.text
-    assert "never called" in caplog.text
-    assert caplog.messages[-1].endswith("\nfc1")
-    caplog.clear()
+    assert any("Unsupported operator aten::add encountered 1 time(s)" in message for message in logged)
+    assert "never called" in logged[-1]
+    assert logged[-1].endswith("\nfc1")
+    logged.clear()
     quiet = FlopCountAnalysis(model, x).tracer_warnings("none").unsupported_ops_warnings(False)
     quiet.uncalled_modules_warnings(False).total()
     FlopCountAnalysis(*given("Listed")).unsupported_ops_warnings(False).total()
-    assert not caplog.records
+    assert logged == []
 
 
 @pytest.mark.parametrize("name", ["Net", "Wrapped", "Unused"])
-def test_what_is_logged_is_fvcores(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING)
+def test_what_is_logged_is_fvcores(name: str, logged: list[str]) -> None:
     theirs.FlopCountAnalysis(*given(name)).total()
-    expected = sorted(caplog.messages)
-    caplog.clear()
+    expected = sorted(logged)
+    logged.clear()
     FlopCountAnalysis(*given(name)).total()
-    assert sorted(caplog.messages) == expected
+    assert sorted(logged) == expected
 
 
 def test_the_model_is_left_as_it_was() -> None:
