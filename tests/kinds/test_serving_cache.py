@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -14,8 +15,16 @@ import torch
 
 from fxflops import serving
 from fxflops.roofline.devices import Device
+from fxflops.symbolic import inference
 
 hf = pytest.importorskip("transformers", reason="serving is for its models")
+
+
+@pytest.fixture(autouse=True)
+def _objects_are_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is frozen by serving where objects are frozen, as these tests are; to find that out it counts them, which takes longer than it."""
+    monkeypatch.setattr(inference, "earlier_objects_frozen", nullcontext)
+
 
 WINDOW, PROMPT, NEW, BATCH = 8, 5, 12, 3
 TEXT: dict[str, Any] = {"vocab_size": 100, "eos_token_id": None, "bos_token_id": None, "pad_token_id": 0}
