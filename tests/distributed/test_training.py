@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
 from fxflops.distributed import Links, simulate, train_meshes
 from fxflops.errors import InputError
 from tests.distributed import simulates
-from tests.distributed.test_causal_lm import TOKENS, model_of
+from tests.distributed.test_causal_lm import TOKENS, model_of, step_of_passes
 
 pytestmark = [simulates, pytest.mark.filterwarnings("ignore:FSDP2-wrapped module.*returned a view")]
 LINKS = Links(within=1e9, across=1e8, node=1)  # a node of one device: data parallel alone
 SHARE = 6
 
 
+@cache
 def peak(batch: int, checkpointing: bool) -> int:
-    from fxflops.distributed.causal_lm import training_step
-
-    step = training_step(
-        model_of("Llama", layers=1), tokens=TOKENS, batch=batch, accumulate=SHARE // batch, checkpointing=checkpointing
-    )
+    step = step_of_passes(model_of("Llama", layers=1), SHARE // batch, batch=batch, checkpointing=checkpointing)
     return simulate(step, {"dp": 2, "tp": 1}, differs=()).max_memory
 
 
