@@ -14,6 +14,7 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,6 +24,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.pictures import Terminal
+from fxflops import calibrating
 from fxflops.cli.app import app
 from fxflops.ops import BASE
 
@@ -72,8 +74,14 @@ def printed(page: Path) -> Iterator[tuple[re.Match[str], str]]:
         yield block, "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
 
 
+@pytest.fixture
+def _short_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A calibration of docs/prediction.md repeats less and fits in fewer steps: what it prints does not depend on these."""
+    monkeypatch.setattr(calibrating, "_by_operations", partial(calibrating._by_operations, seconds=0.0, steps=30))
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-@pytest.mark.usefixtures("_formulas_as_before")
+@pytest.mark.usefixtures("_formulas_as_before", "_short_calibration")
 def test_the_code_prints_what_is_written(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)  # it writes files
     for block, output in printed(page):
