@@ -3,24 +3,56 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import multiprocessing.forkserver
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
+from click.testing import Result
+from typer.testing import CliRunner
 
+import compare
 from tests.fresh import Fresh
 
 COMPARE = Path(__file__).parents[1] / "compare.py"
 
 
-def compare(fresh: Fresh, *options: str, **environment: str) -> str:
-    """What it prints; its tables 100 columns wide. On stderr is one line for each tool, as its answer comes."""
+@pytest.fixture(scope="module", autouse=True)
+def _server() -> None:
+    """Start the server of which the tools' processes are copies, with all that they share already imported."""
+    if "forkserver" in multiprocessing.get_all_start_methods():
+        multiprocessing.get_context("forkserver").set_forkserver_preload(["compare", "fxflops._public", "torchvision"])
+        multiprocessing.forkserver.ensure_running()
+
+
+def compared(fresh: Fresh, *options: str, **environment: str) -> str:
+    """Run the script; return what it prints, with tables 100 columns wide."""
     run = fresh.run(str(COMPARE), *options, COLUMNS="100", **environment)
     assert run.returncode == 0, run.stderr
-    tools = re.findall(r"^compare\.py: (\w+): \S", run.stderr, re.M)
-    assert tools == options[options.index("--tools") + 1].split(",")
+    assert answered(run.stderr) == options[options.index("--tools") + 1].split(",")
     return run.stdout
+
+
+def invoked(*options: str) -> Result:
+    """Run the script's command in this process, which has a server for the tools' processes already."""
+    app = typer.Typer()
+    app.command()(compare.main)
+    return CliRunner().invoke(app, options, env={"COLUMNS": "200"})
+
+
+def compared_here(*options: str) -> str:
+    result = invoked(*options)
+    assert result.exit_code == 0, result.output
+    assert answered(result.stderr) == options[options.index("--tools") + 1].split(",")
+    return result.stdout
+
+
+def answered(stderr: str) -> list[str]:
+    """The tools by the lines on stderr, one for each as its answer comes."""
+    return re.findall(r"^compare\.py: (\w+): \S", stderr, re.M)
 
 
 def rows(file: Path) -> dict[str, list[dict[str, Any]]]:
@@ -33,7 +65,7 @@ def rows(file: Path) -> dict[str, list[dict[str, Any]]]:
 
 def test_the_simple_model(tmp_path: Path, fresh: Fresh) -> None:
     markdown, file = tmp_path / "table.md", tmp_path / "table.json"
-    text = compare(fresh, "--tools", "fxflops,torch_flops", "--markdown", str(markdown), "--json", str(file))
+    text = compared(fresh, "--tools", "fxflops,torch_flops", "--markdown", str(markdown), "--json", str(file))
     assert "(layer): Linear(in_features=5, out_features=4, bias=True)" in text
     assert "layer        call_module  layer        Linear" in text
     assert "torch_flops: 40 FLOPs" in text
@@ -48,9 +80,9 @@ def test_the_simple_model(tmp_path: Path, fresh: Fresh) -> None:
     assert max(map(len, text.partition("┏")[2].splitlines())) <= 100
 
 
-def test_what_is_left_out_and_left_behind(tmp_path: Path, fresh: Fresh) -> None:
+def test_what_is_left_out_and_left_behind(tmp_path: Path) -> None:
     file = tmp_path / "table.json"
-    text = compare(fresh, "--add_one", "--linear_no_bias", "--tools", "FlopCounterMode,thop", "--json", str(file))
+    text = compared_here("--add_one", "--linear_no_bias", "--tools", "FlopCounterMode,thop", "--json", str(file))
     assert "thop: 20 MACs" in text
     (counted,), (thop,) = rows(file).values()
     assert (counted["number"], counted["fxflops"], counted["changed"]) == (40, 40, "")
@@ -63,7 +95,7 @@ def test_what_is_left_out_and_left_behind(tmp_path: Path, fresh: Fresh) -> None:
 def test_a_missing_tool_and_one_that_raises(tmp_path: Path, fresh: Fresh) -> None:
     (tmp_path / "thop.py").write_text("raise ModuleNotFoundError('No module named thop', name='thop')")
     (tmp_path / "torchinfo.py").write_text("def summary(*_, **__): raise ValueError('no')")
-    text = compare(
+    text = compared(
         fresh, "--tools", "fxflops,thop,torchinfo", "--json", str(tmp_path / "table.json"), PYTHONPATH=str(tmp_path)
     )
     assert "thop: not installed" in text
@@ -73,11 +105,11 @@ def test_a_missing_tool_and_one_that_raises(tmp_path: Path, fresh: Fresh) -> Non
     assert (torchinfo["number"], torchinfo["why"]) == (None, "ValueError: no")
 
 
-def test_a_tool_with_two_numbers_is_explained_once(tmp_path: Path, fresh: Fresh) -> None:
+def test_a_tool_with_two_numbers_is_explained_once(tmp_path: Path) -> None:
     """Without a bias each of 4 outputs is 5 products and 4 sums; to the tool 2 x 5, or 5 MACs, as here."""
     pytest.importorskip("flops_profiler")
     file = tmp_path / "table.json"
-    text = compare(fresh, "--linear_no_bias", "--tools", "fxflops,flops_profiler", "--json", str(file))
+    text = compared_here("--linear_no_bias", "--tools", "fxflops,flops_profiler", "--json", str(file))
     _, (flops, macs) = rows(file).values()
     assert (flops["unit"], macs["unit"]) == ("flops", "MACs")
     assert flops["why"].startswith("linear +4: ")
@@ -86,19 +118,18 @@ def test_a_tool_with_two_numbers_is_explained_once(tmp_path: Path, fresh: Fresh)
     assert text.count("│ flops_profiler │") == 3  # in the table of numbers twice, in that of reasons once
 
 
-def test_a_named_model(tmp_path: Path, fresh: Fresh) -> None:
+def test_a_named_model(tmp_path: Path) -> None:
     file = tmp_path / "table.json"
     options = "--model", "torchvision:squeezenet1_1", "--input", "1,3,32,32", "--tools", "FlopCounterMode"
-    text = compare(fresh, *options, "--json", str(file))
+    text = compared_here(*options, "--json", str(file))
     assert "Model" not in text
     ((row,),) = rows(file).values()
     assert row["number"] == row["fxflops"] > 10**6
 
 
-def test_an_input_that_does_not_fit(fresh: Fresh) -> None:
-    command = [str(COMPARE), "--model", "torchvision:squeezenet1_1", "--input", "1,4,64,64"]
-    run = fresh.run(*command, "--tools", "fxflops")
-    assert run.returncode == 1
+def test_an_input_that_does_not_fit() -> None:
+    run = invoked("--model", "torchvision:squeezenet1_1", "--input", "1,4,64,64", "--tools", "fxflops")
+    assert run.exit_code == 1
     assert "to have 3 channels, but got 4" in " ".join(re.sub("[│┃]", "", run.stdout).split())
 
 
@@ -113,24 +144,24 @@ def test_an_input_that_does_not_fit(fresh: Fresh) -> None:
         (("--add_one", "--model", "resnet18"), "are of the simple model"),
     ],
 )
-def test_wrong_options(options: tuple[str, ...], said: str, fresh: Fresh) -> None:
-    run = fresh.run(str(COMPARE), *options, COLUMNS="200")
-    assert run.returncode == 2
+def test_wrong_options(options: tuple[str, ...], said: str) -> None:
+    run = invoked(*options)
+    assert run.exit_code == 2
     assert said in run.stderr
 
 
-def test_the_number_of_ptflops_for_a_batch(tmp_path: Path, fresh: Fresh) -> None:
+def test_the_number_of_ptflops_for_a_batch(tmp_path: Path) -> None:
     pytest.importorskip("ptflops")
     file = tmp_path / "table.json"
-    run = fresh.run(str(COMPARE), "--input", "4,5", "--add_one", "--tools", " ptflops, ptflops", "--json", str(file))
-    assert run.returncode == 0, run.stderr
+    run = invoked("--input", "4,5", "--add_one", "--tools", " ptflops, ptflops", "--json", str(file))
+    assert run.exit_code == 0, run.output
     ((row,),) = rows(file).values()
     assert row["number"] == row["fxflops"]
     assert row["why"].startswith("modules with hooks divided by the batch of 4")
 
 
-def test_a_model_that_is_misspelled(fresh: Fresh) -> None:
+def test_a_model_that_is_misspelled() -> None:
     pytest.importorskip("torchvision")
-    run = fresh.run(str(COMPARE), "--model", "torchvision:resnet5", COLUMNS="200")
-    assert run.returncode == 2
+    run = invoked("--model", "torchvision:resnet5")
+    assert run.exit_code == 2
     assert "torchvision has no model 'resnet5' (did you mean resnet5" in run.stderr
