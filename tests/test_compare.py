@@ -20,14 +20,6 @@ from tests.fresh import Fresh
 COMPARE = Path(__file__).parents[1] / "compare.py"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _server() -> None:
-    """Start the server of which the tools' processes are copies, with all that they share already imported."""
-    if "forkserver" in multiprocessing.get_all_start_methods():
-        multiprocessing.get_context("forkserver").set_forkserver_preload(["compare", "fxflops._public", "torchvision"])
-        multiprocessing.forkserver.ensure_running()
-
-
 def compared(fresh: Fresh, *options: str, **environment: str) -> str:
     """Run the script; return what it prints, with tables 100 columns wide."""
     run = fresh.run(str(COMPARE), *options, COLUMNS="100", **environment)
@@ -37,7 +29,10 @@ def compared(fresh: Fresh, *options: str, **environment: str) -> str:
 
 
 def invoked(*options: str) -> Result:
-    """Run the script's command in this process, which has a server for the tools' processes already."""
+    """Run the script's command in this process. The tools' processes are copies of one server, which has imported what they share."""
+    if "forkserver" in multiprocessing.get_all_start_methods():
+        multiprocessing.get_context("forkserver").set_forkserver_preload(["compare", "fxflops._public", "torchvision"])
+        multiprocessing.forkserver.ensure_running()
     app = typer.Typer()
     app.command()(compare.main)
     return CliRunner().invoke(app, options, env={"COLUMNS": "200"})

@@ -24,7 +24,7 @@ from compare import SimpleModel
 from fxflops import Report, count
 from fxflops.adapters import flops_profiler, flowflops, ptflops, pytorch_profiler, thop
 from fxflops.adapters.fvcore import ActivationCountAnalysis, FlopCountAnalysis
-from tests.fresh import Fresh
+from tests.test_compare import invoked
 
 # torch_flops: its README, and its comparison of a model of one Linear
 
@@ -64,7 +64,6 @@ def test_a_matrix_by_a_vector_is_m_n_macs() -> None:
     assert thop.profile(nn.Linear(n, m), inputs=(torch.randn(n),), verbose=False)[0] == m * n
 
 
-COMPARE = Path(__file__).parents[1] / "compare.py"
 PRINTED = {"torch_flops": 40, "torchanalyse": 40, "thop": 20, "ptflops": 24}
 FLOPS = {tool: number for tool, number in PRINTED.items() if find_spec(tool)}
 UNITS = {"torch_flops": "FLOPs", "torchanalyse": "FLOPs", "thop": "MACs", "ptflops": "MACs"}
@@ -79,10 +78,10 @@ ptflops: 24 MACs
 
 
 @pytest.mark.parametrize("options", [(), ("--add_one",)])
-def test_torch_flops_comparison(options: tuple[str, ...], tmp_path: Path, fresh: Fresh) -> None:
+def test_torch_flops_comparison(options: tuple[str, ...], tmp_path: Path) -> None:
     file = tmp_path / "rows.json"
-    ran = fresh.run(str(COMPARE), *options, "--tools", ",".join(FLOPS), "--json", str(file))
-    assert ran.returncode == 0, ran.stderr
+    ran = invoked(*options, "--tools", ",".join(FLOPS), "--json", str(file))
+    assert ran.exit_code == 0, ran.stderr
     text = ran.stdout
     rows = {row["tool"]: row for row in json.loads(file.read_text())["rows"]}
     expected = {**FLOPS, "torch_flops": 44} if options else FLOPS
