@@ -503,8 +503,13 @@ def _cells_of(function: Any) -> dict[str, Any]:
 
 def is_composite(overload: Any) -> bool:
     """Return whether an operator only calls other operators, on every device, so that a dispatch mode never sees it."""
+    return is_composite_name(overload.name())
+
+
+def is_composite_name(operator: str) -> bool:
+    """Return the same as :func:`is_composite` for the operator with this name, e.g. ``aten::add.Tensor``."""
     try:
-        return has_kernel_for_key(overload.name(), "CompositeImplicitAutograd")
+        return has_kernel_for_key(operator, "CompositeImplicitAutograd")
     except RuntimeError:  # a TorchScript-only overload, which has no kernels
         return False
 

@@ -149,9 +149,7 @@ class MetaMirror:
 
     def spec(self, tensor: torch.Tensor) -> Spec:
         """Return the spec of a tensor; tensors of the same form share one spec."""
-        form = self._own_forms.get(id(tensor))
-        if form is None or form.place is REAL:  # a tensor with values may have become invalid
-            form = self.form(tensor)
+        form = self.form(tensor)
         return spec_of(tensor) if form is None else form.spec
 
     def form_of_meta(self, tensor: torch.Tensor) -> Form | None:
