@@ -86,6 +86,14 @@ def is_sequence(kind: type) -> bool:
     return kind is tuple or kind is list or kind.__module__ == RETURN_TYPES
 
 
+def writes_simply(func: Any, args: Any, kwargs: Any) -> bool:
+    """Return whether a call writes to its first argument by a single operator, or assigns to elements at indices without tensors."""
+    if func is not SET_ITEM:
+        return not kwargs and is_one_operator(func)
+    indices = args[1] if type(args[1]) is tuple else (args[1],)
+    return PLAIN_INDICES.issuperset(map(type, indices))
+
+
 class MetaWorld(World):
     """The world of ``mirror``'s meta tensors, which report ``device`` as their device. ``lessons`` has the memos; None for no memo.
 
@@ -387,11 +395,12 @@ class MetaWorld(World):
         self, key: Any, entry: Formula, target: Any, func: Any, args: Any, kwargs: Any
     ) -> tuple[Any, Operation | None]:
         """Run a call without tensors, or on tensors with values, if its result is the only tensor that it makes or writes to."""
+        is_write = writes(func, kwargs)
         if (
             entry.reason in (QUERY, ESCAPE)
             or entry.op in RECORDED_BY_VALUES
             or type(func) not in WRITTEN_IN_C
-            or (writes(func, kwargs) and not self._writes_to_new(func, args, kwargs))
+            or (is_write and not writes_simply(func, args, kwargs))
             or self.answer(func, args, kwargs) is not NotImplemented
         ):
             return NotImplemented, None
@@ -399,6 +408,8 @@ class MetaWorld(World):
         if not is_alone and self.makes_more(func, args, kwargs):
             return NotImplemented, None
         self.called_unseen()
+        if is_write:
+            self._mirror.before_write(args, self._storages.was_made)
         args, kwargs = self._device_answers.redirect(func, args, kwargs)
         self._storages.current_call = len(self._calls)
         try:
@@ -423,15 +434,6 @@ class MetaWorld(World):
         number = torch.scalar_tensor(value, dtype=target.dtype)
         self._storages.add_all(number)
         return target, indices, number
-
-    def _writes_to_new(self, func: Any, args: Any, kwargs: Any) -> bool:
-        """Return whether a call only writes to its first argument, which was made in this run and so need not be restored."""
-        if kwargs or not self._storages.was_made(args[0]):
-            return False
-        if func is not SET_ITEM:
-            return is_one_operator(func)
-        indices = args[1] if type(args[1]) is tuple else (args[1],)
-        return PLAIN_INDICES.issuperset(map(type, indices))
 
     def _view_of(self, args: tuple[Any, ...], out: Any) -> Form | None:
         """Return the form of a result that is a view of the first argument, which is on meta; None for any other result."""
