@@ -363,7 +363,8 @@ class MetaWorld(World):
         self, key: Any, entry: Formula, target: Any, func: Any, args: Any, kwargs: Any, run_tracked: Callable[..., Any]
     ) -> tuple[Any, Operation | None]:
         """Run a call that costs nothing on meta tensors by its kernel alone, and a call whose tensors all have values as it is."""
-        places = {form.place for form in forms_in(key)}
+        argument_forms = forms_in(key)
+        places, dtypes = {form.place for form in argument_forms}, {form.dtype for form in argument_forms}
         if places <= {REAL}:
             return self._run_on_values(key, entry, target, func, args, kwargs)
         if REAL in places:
@@ -380,7 +381,9 @@ class MetaWorld(World):
                 out = func(*args, **kwargs)
                 view = self._view_of(args, out)
                 # A call that makes a tensor may make intermediate tensors, as cartesian_prod does: run it again, and track them.
-                if view is None and type(out) is torch.Tensor and not (args and out is args[0]):
+                # That run also checks whether the device has a kernel for operands of several dtypes.
+                is_new = view is None and type(out) is torch.Tensor and not (args and out is args[0])
+                if is_new and not (len(dtypes) == 1 and is_one_operator(func)):
                     out = run_tracked(func, args, kwargs)
             except Exception:  # the call runs again the usual way, where its error is reported
                 return NotImplemented, None
