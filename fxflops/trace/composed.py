@@ -17,11 +17,12 @@ from ..model.pytree import tensors_given
 from ..ops._spellings import REACHED_AS
 from ..records.tensors import ORDINARY, is_dense
 from ..torch_internals import (
+    OpOverloadPacket,
     composing_kernels,
     has_kernel_for_key,
     is_composite,
-    is_composite_name,
     len_torch_dispatch_stack,
+    names_with_kernel_for_key,
 )
 
 NAMES = frozenset(
@@ -35,6 +36,8 @@ NAMES = frozenset(
 Convolutions are not listed: their kernel chooses other kernels by device, and would choose for meta instead of the device that
 is counted for."""
 PACKETS = frozenset(name.partition(".")[0] for name in NAMES)
+COMPOSITES = frozenset(name.partition(".")[0] for name in names_with_kernel_for_key("CompositeImplicitAutograd"))
+"""The names, without overloads, of operators that a dispatch mode never sees: above autograd, torch replaces them by others."""
 VALUED = frozenset({"aten::masked_scatter_backward"})
 """Composite operators with parts whose shapes depend on values (``masked_select``). Meta has a kernel only for the whole operator."""
 
@@ -74,7 +77,10 @@ def is_one_operator(func: Any) -> bool:
         return False
     name = func.__name__
     packet = getattr(torch.ops.aten, name, None)
-    if packet is None or name in PACKETS or func not in (getattr(torch.Tensor, name, None), getattr(torch, name, None)):
+    if (
+        not isinstance(packet, OpOverloadPacket)
+        or name in PACKETS
+        or func not in (getattr(torch.Tensor, name, None), getattr(torch, name, None))
+    ):
         return False
-    operators = [f"aten::{name}.{overload}".removesuffix(".default") for overload in packet.overloads()]
-    return not any(map(is_composite_name, operators))
+    return f"aten::{name}" not in COMPOSITES
