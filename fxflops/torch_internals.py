@@ -282,6 +282,9 @@ convolution_with_flags = _optional("torch._convolution", Nobody)
 # Whether an operator has a kernel for a dispatch key, to recognize composite operators, which only call other operators. Necessary.
 has_kernel_for_key: Callable[[str, str], bool] = torch._C._dispatch_has_kernel_for_dispatch_key
 
+# The names of all operators with a kernel for a dispatch key. To ask about each operator takes longer, and may raise. Necessary.
+names_with_kernel_for_key: Callable[[str], list[str]] = torch._C._dispatch_get_registrations_for_dispatch_key
+
 # Whether autograd has already handled the current call, so that an operator may be run as a composition of others. Necessary.
 is_below_autograd: Callable[[], bool] = partial(
     torch._C._dispatch_tls_is_dispatch_key_excluded, torch._C.DispatchKey.ADInplaceOrView

@@ -311,7 +311,9 @@ def _key_of(operation: Operation, rows: Mapping[Any, FormulaFunction]) -> Any:
 
     The key is the module class whose forward runs, the called function, or the op's name.
     """
-    for cls in operation.target.__mro__ if rows and isinstance(operation.target, type) else ():
+    if not rows:
+        return None
+    for cls in operation.target.__mro__ if isinstance(operation.target, type) else ():
         if cls in rows:
             return cls
         if "forward" in vars(cls):

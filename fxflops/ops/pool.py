@@ -110,7 +110,7 @@ def max_pool2d(input: Spec, kernel_size: Any, *, out: Any) -> Cost:
     return _maximum(window(kernel_size, 2), out)
 
 
-@max_pool2d.shape(nn.MaxPool2d, torch.max_pool2d, layout=FORMAT, passing=indexed)
+@max_pool2d.shape(nn.MaxPool2d, F.max_pool2d, torch.max_pool2d, layout=FORMAT, passing=indexed)
 def max_pool2d_shape(
     input: Spec,
     kernel_size: Sizes,
