@@ -338,7 +338,7 @@ def _matched(subject: Subject, registry: FormulaRegistry, graph_run: GraphRun, c
 
     The model may make more calls than the graph, since a call that depends on no input, such as ``self.scale ** 2`` for a buffer, is
     a constant in the graph. Facts about values, e.g. the number of pairs
-    that a mask leaves, are compared only with ``compares_facts``, since some facts are unknown on meta. Raises TraceError if the graph makes
+    that a mask keeps, are compared only with ``compares_facts``, since some facts are unknown on meta. Raises TraceError if the graph makes
     calls that the model does not make, or makes the model's calls in another order.
     """
     observer = observed_run(subject, registry, new_stopwatch=observed_clock_of(subject.device))

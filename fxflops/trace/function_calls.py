@@ -109,7 +109,7 @@ class FunctionCalls(ThreadPart):
             and operation.op in ATTENTIONS
             and len(tensors_given((args, kwargs))) > QUERY_KEY_VALUE
         ):
-            # The number of pairs that a mask leaves depends on the mask's values, which may differ from the first call's.
+            # The number of pairs that a mask keeps depends on the mask's values, which may differ from the first call's.
             operation = self._recording.with_mask_of(operation, func, args, kwargs, out)
         path, open_calls = self._shared.path, self._stack.open
         if open_calls:

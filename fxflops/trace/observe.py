@@ -183,7 +183,7 @@ class Observer:
 
     @property
     def calls_with_shares(self) -> Sequence[Call]:
-        """The calls of the run. Backward calls of masked attention have the share of pairs that the mask leaves.
+        """The calls of the run. Backward calls of masked attention have the share of pairs that the mask keeps.
 
         On meta, ``calls`` lacks this share.
         """

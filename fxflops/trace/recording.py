@@ -81,7 +81,7 @@ class Recording(ThreadPart):
         return self._world.spec_of_result(formula, arguments[0], out)
 
     def with_mask_of(self, operation: Operation, func: Any, args: Any, kwargs: Any, out: Any) -> Operation:
-        """Return an attention operation from the memo, with the number of pairs that this call's own mask leaves."""
+        """Return an attention operation from the memo, with the number of pairs that this call's own mask keeps."""
         formula = self._registry.find(func)
         if formula is None:
             return operation
