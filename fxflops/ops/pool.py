@@ -215,7 +215,7 @@ zero(
 
 
 def window(kernel_size: Any, dims: int) -> int:
-    """Return the number of elements in a window. ``kernel_size`` is an int, or a tuple of 1 or ``dims`` ints."""
+    """Return the number of elements in a window with ``dims`` dimensions. ``kernel_size`` is an int, or a tuple of 1 or ``dims`` ints."""
     return math.prod(each(kernel_size, dims))
 
 

@@ -1,6 +1,6 @@
 """Shape rules compute the result of a call without running it, for the most common ops. Other ops run their kernel.
 
-A rule takes its op's parameters by name, with tensors as Specs, like a formula. A rule returns the Spec of the op's only new
+Like a formula, a rule takes its op's parameters by name, with tensors as Specs. A rule returns the Spec of the op's only new
 tensor, or ``input`` itself if the op returns its input. A rule returns None if the result is unknown or the kernel would raise.
 The rule's layout determines the new tensor's strides. Property tests (tests/ops/test_shapes.py) compare rules with kernels.
 """
