@@ -301,8 +301,7 @@ def trained(case: str, watch: Callable[..., AbstractContextManager[Any]]) -> tup
 def told(case: str) -> dict[str, Any]:
     """Return what a report of a training step tells, and whether the steps were the same without it.
 
-    In some steps Gloo's threads hold tensors for a while longer, which can add to the bytes at the peak and at the end: these are the
-    lowest of all steps.
+    In some steps Gloo's threads hold tensors for a while longer, which can add to the peak: it is the lowest of all.
     """
     *_, plain = trained(case, lambda *args, **kwargs: nullcontext())
     seen, left, watched = trained(case, fxflops.profile)
@@ -311,7 +310,6 @@ def told(case: str) -> dict[str, Any]:
     lowest = min((each["memory"] for each in found[::-1]), key=lambda memory: sum(memory.values()))
     return found[-1] | {
         "memory": lowest,
-        "last": min(each["last"] for each in found),
         "uncopied": min(each["uncopied"] for each in found),
         "same": same,
         "left": left,
