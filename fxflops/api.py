@@ -99,7 +99,7 @@ def analyze(
             then "record". If a recorded graph cannot be run again, the report describes the model's own run, without nodes.
         convention: the name of the counting rules; see :func:`list_conventions`.
         attention: "dense" counts every query with every key; "exact" counts only the pairs that a mask or causality
-            leaves, in scaled_dot_product_attention, flex_attention and their kernels.
+            keeps, in scaled_dot_product_attention, flex_attention and their kernels.
         formulas: formulas for this analysis only, ``{target: function}``, with functions as for :func:`formula`.
         repeats: the number of timed runs. 0 skips timing. "auto" repeats until times are stable, at least 5 times (3 times if a run
             takes 0.1 s), for at most about 2 s. On meta nothing is timed, and peak memory is predicted for the CPU, as by :func:`count`.

@@ -119,9 +119,9 @@ push_on_torch_function_stack = torch._C._push_on_torch_function_stack
 make_subclass, warn_of_address = torch.Tensor._make_subclass, torch._C._set_warn_deprecated_on_mutable_data_ptr
 # The default __torch_dispatch__, to recognize classes that define their own __torch_dispatch__. Necessary.
 disabled_torch_dispatch_impl = torch._C._disabled_torch_dispatch_impl
-# DTensor's package, and the suffix of its file that infers output shapes. If they change, sharded tensors are counted as unsharded.
+# DTensor's package, and the path suffix of the file in it that infers output shapes. If they change, sharded tensors are counted as unsharded.
 SHARDING, SHARDING_FILE = "torch.distributed.tensor", "_sharding_prop.py"
-# The suffix of FSDP's file that gathers parameters ahead of time. If it changes, this communication is assigned to the module that
+# The path suffix of FSDP's file that gathers parameters ahead of time. If it changes, this communication is assigned to the module that
 # is running at that time.
 FSDP_GROUP_FILE = "_fsdp_param_group.py"
 # Path suffixes of two files: DeviceMesh's, whose code needs tensors with values, and FSDP's, which makes a mesh. If they change, a simulation
@@ -281,6 +281,9 @@ convolution_with_flags = _optional("torch._convolution", Nobody)
 
 # Whether an operator has a kernel for a dispatch key, to recognize composite operators, which only call other operators. Necessary.
 has_kernel_for_key: Callable[[str, str], bool] = torch._C._dispatch_has_kernel_for_dispatch_key
+
+# The names of all operators with a kernel for a dispatch key. To ask about each operator takes longer, and may raise. Necessary.
+names_with_kernel_for_key: Callable[[str], list[str]] = torch._C._dispatch_get_registrations_for_dispatch_key
 
 # Whether autograd has already handled the current call, so that an operator may be run as a composition of others. Necessary.
 is_below_autograd: Callable[[], bool] = partial(

@@ -267,11 +267,11 @@ def prepared(case: str, mesh: DeviceMesh) -> tuple[nn.Module, torch.optim.Optimi
     return model, optimizer, step
 
 
-def alive() -> dict[int, int]:
-    """Return the bytes of the storages of all tensors that the garbage collector finds, by their addresses."""
+def alive() -> dict[int, torch.UntypedStorage]:
+    """Return the storages of all tensors that the garbage collector finds, by their addresses."""
     gc.collect()
     plain = [each for each in gc.get_objects() if type(each) in (Tensor, nn.Parameter)]
-    return {storage._cdata: storage.nbytes() for each in plain for storage in [each.untyped_storage()]}
+    return {storage._cdata: storage for each in plain for storage in [each.untyped_storage()]}
 
 
 def trained(case: str, watch: Callable[..., AbstractContextManager[Any]]) -> tuple[list[Any], list[int], list[Tensor]]:
@@ -279,7 +279,7 @@ def trained(case: str, watch: Callable[..., AbstractContextManager[Any]]) -> tup
 
     Return what watched, the bytes alive after each step, and the loss, gradients and weights.
     """
-    before = alive()
+    before = alive()  # kept, so that no storage of the steps gets the address of one of these
     model, optimizer, step = prepared(case, mesh_of(case))
     step()
     seen, left = [], []
@@ -288,7 +288,7 @@ def trained(case: str, watch: Callable[..., AbstractContextManager[Any]]) -> tup
         with watch(model, optimizer=optimizer) as each:
             loss = step()
         seen.append(each)
-        left.append(sum(nbytes for storage, nbytes in alive().items() if storage not in before))
+        left.append(sum(storage.nbytes() for address, storage in alive().items() if address not in before))
     tensors = [loss, *(p for p in model.parameters()), *(p.grad for p in model.parameters() if p.grad is not None)]
     tensors += [x.grad for x in getattr(model, "held", ())]
     return (

@@ -15,6 +15,7 @@ from fxflops.counting.catalogue_page import README, catalogue, counts, rows_of, 
 from fxflops.errors import InputError
 from fxflops.ops import BASE
 from tests.fresh import Fresh
+from tests.source_tree import needs_source_tree
 
 TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "fxflops"
@@ -123,6 +124,7 @@ def test_zeros_have_reasons_and_names() -> None:
     assert all(row.doc and row.op for row in zeros)
 
 
+@needs_source_tree
 def test_each_family_has_a_test_and_each_test_a_source() -> None:
     tests = {path.relative_to(TESTS).with_suffix("") for path in TESTS.rglob("test_*.py")}
     tests = {path for path in tests if path.parts[0] not in ("benchmarks", "kinds")}  # of no one source

@@ -27,6 +27,7 @@ from benchmarks.pictures import Terminal
 from fxflops import calibrating
 from fxflops.cli.app import app
 from fxflops.ops import BASE
+from tests.source_tree import needs_source_tree
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -134,6 +135,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+@needs_source_tree
 def test_links_lead_somewhere() -> None:
     broken = []
     for page in PAGES:

@@ -15,7 +15,9 @@ import fxflops
 from fxflops.counting.catalogue_page import catalogue, search
 
 from .browsers import launched_browser
+from .source_tree import needs_source_tree
 
+pytestmark = needs_source_tree
 ROOT = Path(__file__).parents[1]
 LOADED = {("img", "src"), ("script", "src"), ("link", "href"), ("iframe", "src")}
 """What a browser fetches without being asked to."""

@@ -166,7 +166,7 @@ def run(
         str,
         typer.Option(
             metavar="auto|N",
-            help="Number of timed runs. auto runs until the times are stable, for at most 2 s. 0 measures no times.",
+            help="Number of timed runs. auto runs until the times are stable, for at most 2 s. 0 does not measure time.",
         ),
     ] = "auto",
     compiled: Annotated[
@@ -175,7 +175,9 @@ def run(
     ] = False,
     counts_only: Annotated[
         bool,
-        typer.Option("--counts-only", help="Only count, on the meta device: allocate no weights and measure no times."),
+        typer.Option(
+            "--counts-only", help="Only count, on the meta device: allocate no weights and do not measure time."
+        ),
     ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with code 1 if an operation has no formula.")] = False,
     shown: Shown,

@@ -80,11 +80,11 @@ def check_model(name: str) -> str:
         elif not _is_written(rest, library):
             raise unknown(library, rest, registered(library))
     elif place.endswith(".py") and not Path(place).expanduser().is_file():
-        raise InputError(f"there is no file {place!r}")
+        raise InputError(f"file not found: {place!r}")
     elif not (colon and place and rest) and not name.endswith((".py", *SAVED)):
         known = f" (did you mean timm:{name}?)" if name in registered("timm") else ""
         if "/" in name or name.endswith(SUFFIXES):
-            known = ": there is no such file"
+            known = ": file not found"
         raise InputError(f"unknown model {name!r}{known}. A model is one of\n{FORMS}")
     return name
 
@@ -111,7 +111,7 @@ def unknown_to_transformers(name: str, types: Iterable[str], classes: Iterable[s
     if name.endswith(".json") or "/" in name:
         path = str(Path(name).expanduser())
         return InputError(
-            f"hf:{name}: there is no file {path!r}; fxflops downloads nothing, so give the path of a config.json on this machine"
+            f"hf:{name}: file not found: {path!r}; fxflops downloads nothing, so give the path of a config.json on this machine"
         )
     known = [*types, *classes]
     kind = max((each for each in known if name.startswith(each)), key=len, default="")

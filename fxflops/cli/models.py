@@ -282,7 +282,7 @@ def _imported(place: str, attribute: str = "name") -> ModuleType:
     is_file = place.endswith(".py") or os.sep in place
     path = Path(place).expanduser().resolve()
     if is_file and not path.is_file():
-        raise InputError(f"there is no file {place!r}")
+        raise InputError(f"file not found: {place!r}")
     folder = str(path.parent if is_file else Path.cwd())
     if folder not in sys.path:
         sys.path.insert(0, folder)

@@ -51,7 +51,7 @@ def check(asked: Asked) -> None:
 
 def _loaded(target: str, asked: Asked) -> Report:
     if not Path(target).is_file():
-        raise InputError(f"{target!r} is a directory" if Path(target).is_dir() else f"there is no file {target!r}")
+        raise InputError(f"{target!r} is a directory" if Path(target).is_dir() else f"file not found: {target!r}")
     if asked != asked.of_saved():
         raise InputError(
             f"{target} is read as a saved report, which only allows --convention and --attention; "

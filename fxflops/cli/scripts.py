@@ -50,7 +50,7 @@ def profile(
     if not script.is_file():
         if str(script).startswith("-"):
             raise InputError(f"no such option: {script}; fxflops profile --help lists them")
-        raise InputError(f"there is no file {os.fspath(script)!r}; fxflops run MODEL counts and times a model")
+        raise InputError(f"file not found: {os.fspath(script)!r}; fxflops run MODEL counts and times a model")
     from ..profiled_script import ScriptProfile
 
     with ScriptProfile(lines) as run:

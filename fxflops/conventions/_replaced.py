@@ -60,7 +60,7 @@ def conv_transpose(
 def interpolate(
     input: Spec, size: Sizes | None = None, scale_factor: Any = None, mode: str = "nearest", *, out: Spec
 ) -> Cost:
-    """x[n, c, *] -> out[n, c, *m]: only prod(size), without batch and channels; with a scale factor instead of ``size``, 1 per input element.
+    """x[n, c, *] -> out[n, c, *m]: prod(size) per call, or ``size`` itself if it is an int; without ``size``, 1 per input element.
 
     With mode="area", the pooling that F.interpolate calls adds 1 per input.
     """

@@ -48,7 +48,7 @@ def interpolate(
     *,
     out: Spec,
 ) -> Cost:
-    """x[n, c, *] -> out[n, c, *m]: only the product of ``size``; with a scale factor, the number of inputs times the factor of each dim, rounded down.
+    """x[n, c, *] -> out[n, c, *m]: prod(size) per call, or ``size`` itself if it is an int; without ``size``, the product of the scale factors of all dims per input element, rounded down.
 
     With mode="area", the pooling that F.interpolate calls adds 1 per input.
     """

@@ -45,7 +45,7 @@ def batch_norm(input: Spec, *, out: Any) -> Cost:
 
 
 def interpolate(input: Spec, size: Any = None, *, out: Spec) -> Cost:
-    """input[n, c, *s] -> out[n, c, *m]: only prod(size), without batch and channels; with a scale factor instead of ``size``, 1 per input element."""
+    """input[n, c, *s] -> out[n, c, *m]: prod(size) per call, or ``size`` itself if it is an int; without ``size``, 1 per input element."""
     if size is None:
         return Cost(others=input.numel())
     return Cost(others=size if isinstance(size, int) else math.prod(size))

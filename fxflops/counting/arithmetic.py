@@ -24,6 +24,10 @@ TORCHS = "aten::", "torch:", "torch."
 
 def is_integral(operation: Operation) -> bool:
     """Return whether an operation computes with integers or booleans; False if the operation has no tensors."""
+    # Most operations have a floating-point tensor as their first argument, which decides.
+    first = operation.args[0] if operation.args else None
+    if type(first) is Spec and first.dtype.is_floating_point and operation.op not in CONVERTING:
+        return False
     inputs = operands(operation)
     if operation.op in CONVERTING:
         return _all_integral([*specs_in(operation.out)] or inputs)

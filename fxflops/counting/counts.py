@@ -27,7 +27,7 @@ from .module_charges import NOT_COUNTED, as_tool_sees
 from .uncounted import NO_FORMULA, check_counts_operators
 
 LEAST = "least"
-"""How bounds count attention: like "exact", but a mask whose values could not be read is counted as allowing no pairs."""
+"""How bounds count attention: like "exact", but a mask whose values could not be read is assumed to keep no pairs."""
 UNKNOWN_PAIRS = (
     'the values of the attention mask are unknown: use count(..., attention="exact") or analyze() to read them'
 )
@@ -180,7 +180,7 @@ class _Counts:
             )
         if entry.reason == ESCAPE:
             return Count(None, "", "its data leaves torch; computations outside torch are not counted")
-        # If a mask's values are unknown, there is no exact count. For a lower bound, assume that the mask allows no pairs.
+        # If a mask's values are unknown, there is no exact count. For a lower bound, assume that the mask keeps no pairs.
         needs_pairs = operation.op in ATTENTIONS and self.attention != "dense" and pairs_in(operation.out) is None
         arguments = entry, operation.target, operation.args, operation.kwargs
         if needs_pairs and not leaves_all(*arguments):
@@ -311,7 +311,9 @@ def _key_of(operation: Operation, rows: Mapping[Any, FormulaFunction]) -> Any:
 
     The key is the module class whose forward runs, the called function, or the op's name.
     """
-    for cls in operation.target.__mro__ if rows and isinstance(operation.target, type) else ():
+    if not rows:
+        return None
+    for cls in operation.target.__mro__ if isinstance(operation.target, type) else ():
         if cls in rows:
             return cls
         if "forward" in vars(cls):

@@ -109,7 +109,7 @@ def simulated(
     if unknown := [name for name in differs or () if name not in mesh]:
         raise InputError(f"differs: unknown dimensions {', '.join(map(repr, unknown))}; the mesh has {', '.join(mesh)}")
     if layers is not None and not (isinstance(layers, int) and layers > 0):
-        raise InputError(f"layers must be the number of the model's layers, not {layers!r:.80}")
+        raise InputError(f"layers must be the number of layers in the model, got {layers!r:.80}")
     if layers is not None and not _takes_layers(build):
         raise InputError(
             "with layers=, build must take two arguments, the mesh and the number of layers: build(mesh, layers)"

@@ -288,7 +288,7 @@ class Meter:
         if tokens is None or tokens.ndim != len(self._form.sizes):
             names = ", ".join(self._form.sizes)
             raise InputError(
-                f"the closed form has the sizes {names}, but the tokens do not have one dim for each of them: pass Meter(sizes=...), a function that returns the sizes"
+                f"the closed form has the sizes {names}, but the token tensor does not have one dim for each of them: pass Meter(sizes=...), a function that returns the sizes"
             )
         return dict(zip(self._form.sizes, tokens.shape, strict=True))
 

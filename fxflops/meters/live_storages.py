@@ -59,13 +59,13 @@ class LiveStorages:
     (``len(calls)``); :meth:`add_all` sets it if ``call`` is passed. ``current_call`` is a plain attribute because a method to set
     it would be one more Python call for each call that is counted.
 
-    ``held`` has the tensors that are alive from beginning to end, by category and name. ``spec(tensor)`` returns a tensor's spec.
-    If the live storages exceed ``cap`` bytes, InputError is raised, before memory runs out. ``was_there(tensor)`` returns whether a tensor that no call has made existed when the run
-    began. ``stand_in_of(tensor)`` returns the meta tensor that stands for a tensor in the run, and makes the run forget this pair.
-    ``counts_meta`` is False in a run on another device, where torch uses meta tensors only to infer shapes, so that they hold no
-    memory. ``counts_random_states`` is True in a run for the CPU, where checkpoint saves a CPU random state for each function
-    that it runs, which no observed call shows. With ``notes_placeholders``, storages on meta can be left out in the end
-    (:meth:`leave_out_placeholders`).
+    ``held`` has the tensors that are alive from beginning to end, by category and name. ``spec(tensor)`` returns a tensor's
+    spec. If the live storages exceed ``cap`` bytes, InputError is raised, before memory runs out. ``was_there(tensor)`` returns
+    whether a tensor that no call has made existed when the run began. ``stand_in_of(tensor)`` returns the meta tensor that
+    stands for a tensor in the run, and makes the run forget this pair. ``counts_meta`` is False in a run on another device,
+    where torch uses meta tensors only to infer shapes, so that they hold no memory. ``counts_random_states`` is True in a run
+    for the CPU, where checkpoint saves a CPU random state for each function that it runs, which no observed call shows. With
+    ``notes_placeholders``, storages on meta can be left out in the end (:meth:`leave_out_placeholders`).
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class LiveStorages:
         self._counts_meta = counts_meta
         self._counts_random_states = counts_random_states
         self._replaceable: Holders | None = None
-        # For each held storage that may_leave noted, by its address: the tensor that may have lost the storage, and the storage's bytes.
+        # For each held storage that may_leave noted, keyed by address: the tensor that may have lost the storage, and the storage's bytes.
         self._may_leave: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
         # The tracked storages that are alive, except held ones, by their id.
         self._refs: dict[int, _StorageRef] = {}

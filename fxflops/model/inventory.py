@@ -97,11 +97,11 @@ class Inventory:
         trained = [size if p.requires_grad else 0 for size, (_, p) in zip(sizes, self.params, strict=True)]
         modules = self._root()
         make_tuple = tuple.__new__  # skips NamedTuple's __new__: a large model has thousands of modules
-        keeps = self.keeps.get
+        keeps, has_functions = self.keeps.get, bool(self.keeps)
         for (module, path), (first, last) in zip(self.paths.items(), pairwise(self._first_params), strict=True):
             own = sum(sizes[first:last]) if first < last else 0
             frozen = own - sum(trained[first:last]) if own else 0
-            functions = frozenset(filter(_is_global, keeps(module, NO_FUNCTIONS)))
+            functions = frozenset(filter(_is_global, keeps(module, NO_FUNCTIONS))) if has_functions else NO_FUNCTIONS
             modules.append(make_tuple(Module, (path, class_name(module), own, functions, frozen)))
         packed = sum([weight.numel() for _, weight in self.packed])
         total, buffers = sum(sizes) + packed, sum([buffer.numel() for _, buffer in self.buffers])

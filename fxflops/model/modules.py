@@ -56,8 +56,8 @@ class ByIdentity(MutableMapping[Any, V]):
 
 def class_name(module: nn.Module) -> str:
     """Return the name of a module's class; for TorchScript, the name of the original class."""
-    scripted = class_of_script(module) if isinstance(module, torch.jit.ScriptModule) else ""
-    return scripted.rpartition(".")[2] or type(module).__name__
+    scripted = class_of_script(module).rpartition(".")[2] if isinstance(module, torch.jit.ScriptModule) else ""
+    return scripted or type(module).__name__
 
 
 def unique(objects: Iterable[Any]) -> list[Any]:

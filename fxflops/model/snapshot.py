@@ -117,7 +117,7 @@ class Snapshot:
             attribute_values += chain.from_iterable(map(VALUES, tensor_attributes))
         searched = [value for value in attribute_values if type(value) not in ATOMS]
         searched.append(cached_weights())
-        are_plain = [*map(_is_plain, searched)]
+        are_plain = _are_plain(searched)
         self._arrays: list[tuple[Any, Any]] = []
         self._random = _states_before()
         self._places: list[tuple[Any, Any, Any]] = []
@@ -402,9 +402,9 @@ def _readers_of(names: tuple[str, ...]) -> list[Reader]:
     return [*map(reader_of, (registries, hooks, rest))]
 
 
-def _is_plain(value: Any) -> bool:
-    """Return whether a value is a tuple or list of immutable values."""
-    return type(value) in (tuple, list) and ATOMS.issuperset(map(type, value))
+def _are_plain(values: Iterable[Any]) -> list[bool]:
+    """Return for each value whether it is a tuple or list of immutable values. Large models have thousands of values."""
+    return [type(value) in (tuple, list) and ATOMS.issuperset(map(type, value)) for value in values]
 
 
 REGISTRIES = "_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"
@@ -496,8 +496,9 @@ def attribute_tensors(modules: Iterable[nn.Module]) -> list[torch.Tensor]:
     for module in modules:
         *_, read_rest = readers(tuple(vars(module)))
         values += read_rest(vars(module))
-    searched = [value for value in values if type(value) not in ATOMS and not _is_plain(value)]
-    return [part for part in _parts(searched, DEPTH) if issubclass(type(part), torch.Tensor)]
+    searched = [value for value in values if type(value) not in ATOMS]
+    to_walk = [*compress(searched, map(operator.not_, _are_plain(searched)))]
+    return [part for part in _parts(to_walk, DEPTH) if issubclass(type(part), torch.Tensor)]
 
 
 def _is_array(value: Any) -> bool:

@@ -65,7 +65,7 @@ class TensorState:
         """Save and clear the gradient of a tensor outside this state, since a backward pass of the run may change the gradient."""
         met = self._met_leaves.get(id(tensor))
         if (met is None or met[0]() is not tensor) and not any(tensor is each for each in self._tensors):
-            # Use a weak reference: the run may have created this leaf, on memory that is older, and must be able to free the leaf.
+            # Use a weak reference: the run may have created this leaf (on a storage that existed before), and must be able to free it.
             self._met_leaves[id(tensor)] = weakref.ref(tensor), tensor.grad
             tensor.grad = None
 

@@ -30,6 +30,8 @@ ALIASES = {
 """Parameter names of some functions and operators, mapped to the names that formulas use."""
 RESULT = ("out",)
 """The keyword-only parameter that every formula has."""
+ONLY_INTS = {int}
+"""The types of the numbers in a cost that need no conversion."""
 
 
 def apply(entry: Formula, ran: Operation, module: nn.Module | None = None, path: str = "") -> Cost:
@@ -63,7 +65,8 @@ def _whole(flops: Any) -> int:
 
 
 def _checked(cost: Cost, is_ours: bool) -> Cost:
-    cost = Cost(*map(_whole, cost))
+    if {*map(type, cost)} != ONLY_INTS:
+        cost = Cost(*map(_whole, cost))
     if min(cost) < 0:
         raise ValueError(f"a count cannot be negative: {cost}")
     # Our rules for other tools give a product's FLOPs as one number, not as muls and adds.

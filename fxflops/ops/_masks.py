@@ -1,4 +1,4 @@
-"""Find the mask arguments of attention functions, and count the query-key pairs that a causal mask leaves."""
+"""Find the mask arguments of attention functions, and count the query-key pairs that a causal mask keeps."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def given_to(entry: Formula, target: Any, args: tuple[Any, ...], kwargs: Mapping
 
 
 def causal_pairs(entry: Formula, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> int | None:
-    """Return the number of query-key pairs that the causal mask of a call leaves. The call's arguments are specs.
+    """Return the number of query-key pairs that the causal mask of a call keeps. The call's arguments are specs.
 
     Return None if the call is not causal, or if the call also has a mask tensor: a spec does not have its values.
     """
@@ -71,7 +71,7 @@ def corner_of(given: Mapping[str, Any]) -> int:
 
 
 def triangle(n: int, s: int, corner: int) -> int:
-    """Return the number of pairs of n queries and s keys that a causal mask aligned to ``corner`` leaves; n * s for NONE."""
+    """Return the number of pairs of n queries and s keys that a causal mask aligned to ``corner`` keeps; n * s for NONE."""
     if corner == NONE:
         return n * s
     shift = s - n if corner == BOTTOM_RIGHT else 0

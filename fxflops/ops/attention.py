@@ -35,7 +35,7 @@ def attention(
     (also a causal mask), and dropout 1 if dropout_p > 0. Softmax takes s exps, s-1 adds and s divides per row. torch_flops counts
     the same: https://github.com/zugexiaodui/torch_flops
     With grouped queries, every query head is counted with the keys of its group. With ``attention="exact"``, ``out`` has the
-    number of pairs that the mask leaves, and only these pairs are counted.
+    number of pairs that the mask keeps, and only these pairs are counted.
     """
     *batch, _, _ = first(out)
     n, d = query[-2:]
@@ -138,7 +138,7 @@ def products_of(
 ) -> Cost:
     """Return the cost of the backward pass for ``heads`` heads of all samples together, each with ``n`` queries and ``s`` keys.
 
-    If ``out`` has the number of pairs that the mask leaves, only these pairs are counted.
+    If ``out`` has the number of pairs that the mask keeps, only these pairs are counted.
     """
     rows = heads * n
     pairs = pairs_in(out, rows * s)

@@ -82,7 +82,7 @@ def gradients(query: Spec, key: Spec, value: Spec, pairs: int, softcap: float = 
 
 
 def pairs_of(out: Any, query: Spec, key: Spec, starts: Any = None, max_q: int = 0, max_k: int = 0) -> int:
-    """Return the number of query-key pairs that a call counts: pairs that a mask leaves, else pairs within sequences.
+    """Return the number of query-key pairs that a call counts: pairs that a mask keeps, else pairs within sequences.
 
     If neither number was recorded, every sequence counts as if padded to the longest one.
     """
@@ -103,7 +103,7 @@ def lengths_of(starts: Any) -> list[int]:
 
 
 def facts_of(heads: int, lengths: Sequence[tuple[int, int]], values: Values, within: bool = True) -> Mapping[str, int]:
-    """Return the number of pairs within sequences, and the number of pairs that the causal mask and the window leave.
+    """Return the number of pairs within sequences, and the number of pairs that the causal mask and the window keep.
 
     ``lengths`` has the numbers of queries and keys of each sequence.
     """
@@ -116,7 +116,7 @@ def facts_of(heads: int, lengths: Sequence[tuple[int, int]], values: Values, wit
 
 
 def dense_facts(values: Values) -> Mapping[str, int]:
-    """Return the number of pairs that a mask leaves in a batch of sequences of equal length."""
+    """Return the number of pairs that a mask keeps in a batch of sequences of equal length."""
     query, key = values["query"].shape, values["key"].shape
     return facts_of(query[-2] * query[0], [(query[1], key[1])], values, within=False)
 

@@ -110,7 +110,7 @@ def max_pool2d(input: Spec, kernel_size: Any, *, out: Any) -> Cost:
     return _maximum(window(kernel_size, 2), out)
 
 
-@max_pool2d.shape(nn.MaxPool2d, torch.max_pool2d, layout=FORMAT, passing=indexed)
+@max_pool2d.shape(nn.MaxPool2d, F.max_pool2d, torch.max_pool2d, layout=FORMAT, passing=indexed)
 def max_pool2d_shape(
     input: Spec,
     kernel_size: Sizes,
@@ -215,7 +215,7 @@ zero(
 
 
 def window(kernel_size: Any, dims: int) -> int:
-    """Return the number of elements in a window. ``kernel_size`` is an int, or a tuple of 1 or ``dims`` ints."""
+    """Return the number of elements in a window with ``dims`` dimensions. ``kernel_size`` is an int, or a tuple of 1 or ``dims`` ints."""
     return math.prod(each(kernel_size, dims))
 
 

@@ -1,6 +1,6 @@
 """Shape rules compute the result of a call without running it, for the most common ops. Other ops run their kernel.
 
-A rule takes its op's parameters by name, with tensors as Specs, like a formula. A rule returns the Spec of the op's only new
+Like a formula, a rule takes its op's parameters by name, with tensors as Specs. A rule returns the Spec of the op's only new
 tensor, or ``input`` itself if the op returns its input. A rule returns None if the result is unknown or the kernel would raise.
 The rule's layout determines the new tensor's strides. Property tests (tests/ops/test_shapes.py) compare rules with kernels.
 """
@@ -34,6 +34,8 @@ from ._rules import (
 Sizes = int | Sequence[int]
 """One setting for all dims, or one setting per dim."""
 
+SINGLE = 4
+"""The bytes of an element in single precision. A result with smaller elements may have operands with smaller elements, too."""
 LAST = (0, 2, 3, 1)
 """The dims of a channels-last image in memory order."""
 
@@ -124,7 +126,7 @@ def _strides(layout: str, out: Spec, tensors: Sequence[Strided]) -> Strides | No
     if layout is ANY or layout is EVEN:
         return contiguous(out)
     if layout is POINTWISE or layout is ORDERED:
-        return pointwise(out, tensors, layout is POINTWISE)
+        return pointwise(out, tensors, layout is POINTWISE, may_cast=out.dtype.itemsize < SINGLE)
     if not all(strides == contiguous(sizes) for sizes, strides in tensors[1:]):
         return None
     given = tensors[:1]
@@ -203,10 +205,13 @@ def in_order(sizes: Sequence[int], order: Sequence[int]) -> Strides:
     return tuple(strides)
 
 
-def pointwise(out: Sequence[int], operands: Sequence[Strided], fast: bool = True) -> Strides | None:
+def pointwise(
+    out: Sequence[int], operands: Sequence[Strided], fast: bool = True, may_cast: bool = True
+) -> Strides | None:
     """Return the strides that TensorIterator gives a result, whose dims have the operands' memory order, or None if unknown.
 
     With ``fast``, operands of the same size that are all contiguous, or all channels last, give a result of the same layout.
+    ``may_cast``: the operands may have a 16-bit dtype.
     """
     plain, alike = contiguous(out), all(tuple(sizes) == tuple(out) for sizes, _ in operands)
     if alike and all(strides == plain for _, strides in operands):
@@ -219,9 +224,16 @@ def pointwise(out: Sequence[int], operands: Sequence[Strided], fast: bool = True
         )
         if in_rows is not last:
             return plain if in_rows else in_order(out, LAST)
-    if any(0 in strides for _, strides in operands) and any(is_odd(*operand) for operand in operands):
+    if _is_ambiguous(operands, may_cast):
         return None
     return in_order(out, order_of(out, [expanded(out, sizes, strides) for sizes, strides in operands]))
+
+
+def _is_ambiguous(operands: Sequence[Strided], may_cast: bool) -> bool:
+    """Return True if kernels treat the strides of 0 in different ways: those in dims of one element, and all if meta casts the operands."""
+    if not any(0 in strides for _, strides in operands) or not any(is_odd(*operand) for operand in operands):
+        return False
+    return may_cast or any((1, 0) in zip(sizes, strides, strict=True) for sizes, strides in operands)
 
 
 def placed(spec: Spec, strides: Sequence[int]) -> Placed:

@@ -182,7 +182,7 @@ def sizes(query: Any, key: Any, layout: str) -> tuple[int, int, int]:
 
 
 def attention_facts(values: Values) -> Mapping[str, int]:
-    """Return the number of pairs within sequences, and the number of pairs that the causal mask and the window leave."""
+    """Return the number of pairs within sequences, and the number of pairs that the causal mask and the window keep."""
     query, key, layout = values["query_layer"], values["key_layer"], values["qkv_format"]
     heads, kind = query.shape[-2], values["attn_mask_type"]
     batch, n, s = sizes(query, key, layout)

@@ -61,7 +61,7 @@ def heads_in(query: Any) -> int:
 
 
 def facts(values: Values) -> Mapping[str, int]:
-    """Return the number of pairs within sequences, and the number that the mask leaves; {} without a mask or for a mask tensor."""
+    """Return the number of pairs within sequences, and the number that the mask keeps; {} without a mask or for a mask tensor."""
     mask, query, key = values.get("mask"), values["query"], values["key"]
     if mask is None:
         return {}

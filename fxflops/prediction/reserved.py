@@ -175,7 +175,7 @@ def requests_of(history: History, workspaces: dict[int, dict[int, int]]) -> Iter
 
 
 class _Held:
-    """The blocks of all storages that are alive, by the storage's number."""
+    """The blocks of all live storages, keyed by storage number."""
 
     def __init__(self) -> None:
         self.blocks: dict[int, Request] = {}

@@ -1,4 +1,4 @@
-"""Record the number of query-key pairs that an attention mask leaves as a fact of the result, since shapes do not show this number."""
+"""Record the number of query-key pairs that an attention mask keeps as a fact of the result, since shapes do not show this number."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from .specs import Spec, specs_in
 
 ATTENTION = "attention"
 ATTENTIONS = frozenset({ATTENTION, "attention_backward"})
-"""The ops whose results have the fact ``pairs``: the number of pairs that the mask left."""
+"""The ops whose results have the fact ``pairs``: the number of pairs that the mask kept."""
 LOOKUP = "embedding"
 """The op whose result has the fact ``row`` if an index is out of range: the index and the table's number of rows."""
 SHARE = "share"
 """The name of a fact of calls that compute attention's gradients pair by pair, outside a fused kernel. The fact has three items: the
-number of pairs that the mask left, the number of all pairs, and whether the result sums over pairs instead of having an element for
+number of pairs that the mask kept, the number of all pairs, and whether the result sums over pairs instead of having an element for
 each pair."""
 
 
 def pairs_in(out: Any, all_pairs: int | None = None) -> Any:
-    """Return the number of query-key pairs that the mask left, from an attention call's result; ``all_pairs`` if no mask was read."""
+    """Return the number of query-key pairs that the mask kept, from an attention call's result; ``all_pairs`` if no mask was read."""
     return fact_in(out, "pairs", all_pairs)
 
 

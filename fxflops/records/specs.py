@@ -107,6 +107,9 @@ DTYPE_NAMES = {
 """The short names of torch's dtypes."""
 
 
+ATOMS = frozenset({int, float, bool, str, type(None)})
+
+
 def typed(value: Any) -> Any:
     """Return a key for a nested value of specs and plain values. Keys are equal only if the types and dtypes are equal, too.
 
@@ -132,11 +135,13 @@ def specs_in(value: Any) -> Iterator[Spec]:
 
 
 def _gather(value: Any, specs: list[Spec]) -> None:
-    if isinstance(value, Spec):
+    kind = type(value)
+    if kind is not tuple and isinstance(value, Spec):
         specs.append(value)
-    elif isinstance(value, (tuple, dict)):
-        for item in value.values() if isinstance(value, dict) else value:
-            if type(item) is Spec:
+    elif kind is tuple or isinstance(value, (tuple, dict)):
+        for item in value.values() if kind is not tuple and isinstance(value, dict) else value:
+            kind = type(item)
+            if kind is Spec:
                 specs.append(item)
-            elif isinstance(item, (tuple, dict)):
+            elif kind not in ATOMS and isinstance(item, (tuple, dict)):
                 _gather(item, specs)

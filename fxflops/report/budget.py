@@ -66,7 +66,7 @@ def budgets_of(
     for name, value, _ in checked:
         if value is None:
             raise InputError(
-                f"cannot check the limit for {name}: the report has no such value, e.g. because count() measures no time"
+                f"cannot check the limit for {name}: the report has no such value, e.g. because count() does not measure time"
             )
     counts = () if report.complete else ("FLOPs", "MACs")
     return tuple(Budget(name, value, limit, name in counts) for name, value, limit in checked if value is not None)

@@ -39,8 +39,8 @@ class RankRow(NamedTuple):
     """The quantities of one process. An unknown quantity is None.
 
     ``macs`` and ``flops`` are sums over all phases. ``params`` is the number of parameters that the process stores; ``sharded`` is
-    the number of these parameters that are shards of larger tensors. ``memory`` is the peak in bytes. ``sent`` and ``received`` are bytes. ``seconds`` is
-    the time of the profiled block, or of forward and backward.
+    the number of these parameters that are shards of larger tensors. ``memory`` is the peak in bytes. ``sent`` and ``received`` are
+    bytes. ``seconds`` is the time of the profiled block, or of forward and backward.
     """
 
     macs: int

@@ -30,7 +30,7 @@ def roofline(
     """Compare the calls of a phase with the ceilings of a device.
 
     ``counted`` are the calls with the model's work, for the MFU. ``least`` are the same calls with the least work that a device
-    must do, e.g. only the attention pairs that the mask leaves. ``place`` is the device in the run's Environment. ``timing`` is
+    must do, e.g. only the attention pairs that the mask keeps. ``place`` is the device in the run's Environment. ``timing`` is
     the measured latency of the phase.
 
     Raises InputError if the run did not have this phase.

@@ -59,7 +59,7 @@ def single_models(model: nn.Module) -> list[nn.Module]:
 class OptimizerMemory(ChangeListener):
     """Labels gradients and optimizer states in a block's memory when optimizers step.
 
-    ``optimizers`` are the optimizers that the user passed. ``met_optimizers`` are weak references to the others that have stepped.
+    ``optimizers`` are the optimizers that the user passed. ``met_optimizers`` are weak references to other optimizers that have stepped.
     """
 
     def __init__(
@@ -103,9 +103,9 @@ class OptimizerMemory(ChangeListener):
 class Block:
     """One ``with`` block under ``profile``: its instruments, and what it notes about iterations, DataLoaders and ``generate``.
 
-    ``device`` is the device of the first model parameter, the CPU if the models have no parameters. A model whose parameters are
-    all on meta may load them for each call, e.g. with accelerate's offloading. Only the results of the model's calls show its
-    device; until the first call, the CPU's clock is used.
+    ``device`` is the device of the first parameter that is not on meta, or the CPU if the models have no parameters. If all
+    parameters are on meta, a model may load them for each call, e.g. with accelerate's offloading. Then only the results of the
+    calls show the device: the block is timed by the CPU's clock, and these times are dropped if the device is not the CPU.
 
     ``detail`` is one of :data:`DETAILS`. With a detail other than "operations", storages are unknown, and only steps of
     ``optimizers`` are observed. With ``samples_lines``, the lines of the user's code are sampled while the block is observed.
@@ -122,7 +122,7 @@ class Block:
         samples_lines: bool,
     ) -> None:
         inventory, params = Inventory(model), [*named_parameters(model)]
-        # The device of the first parameter decides which clock times the block. Parameters on meta are loaded when needed.
+        # This device decides which clock times the block. Skip parameters on meta: they are loaded when needed.
         loaded = [param for _, param in params if param.device.type != "meta"]
         parameter = next(iter(loaded), params[0][1] if params else None)
         self.device = torch.device("cpu") if parameter is None else parameter.device
@@ -131,7 +131,7 @@ class Block:
         self._is_timed = is_timed(None if self._is_on_meta else parameter)
         self._detail = detail
         self._model = model
-        self._packed = inventory.packed  # kept alive as long as the weights that they represent
+        self._packed = inventory.packed  # kept alive, since these meta tensors represent packed weights
         self._samples_lines = samples_lines
         self._seconds_of_lines: dict[tuple[str, str], float] = {}
         self._numbers_of_workers: set[int] = set()

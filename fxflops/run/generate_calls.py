@@ -1,4 +1,4 @@
-"""Note the calls of a module's ``generate`` while a block is profiled."""
+"""Record the calls of a module's ``generate`` while a block is profiled."""
 
 from __future__ import annotations
 

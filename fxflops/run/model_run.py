@@ -158,9 +158,8 @@ class StateSaver(ChangeListener):
         if (self._may_train or not self._lacks_gradients) and all(map(storages.was_made, stepped)):
             # The forward created these parameters for an inner loop: saving them is unnecessary, and would keep their memory.
             return
-        if (
-            self._may_train
-        ):  # code that checks loss.requires_grad skips its backward pass without gradients, and raises nothing
+        # Without gradients, code that checks loss.requires_grad skips its backward pass, and raises nothing.
+        if self._may_train:
             raise OwnBackwardError
         if self._lacks_gradients and not all(parameter.is_meta for parameter in stepped):
             raise InputError(f"{type(optimizer).__name__} steps the model's real parameters inside the run")
@@ -308,9 +307,9 @@ def _meta_run_that_sees_all(
         mirror, observer = run(observe_dispatch=False)
     except (RunError, NotImplementedError):
         # A backward pass inside the forward may raise unless a dispatch mode is active, because torch's meta kernels are
-        # written in Python: without this mode, the function mode takes a kernel's calls for calls of the model, so its
-        # new_empty() may return a CPU tensor. Only a count for another device tries again; any other count runs on the real
-        # tensors.
+        # written in Python: without this mode, the function mode mistakes a kernel's calls for the model's own calls, so the
+        # kernel's new_empty() may return a CPU tensor. Only a count for another device tries again; any other count runs on the
+        # real tensors.
         if not subject.is_for_another:
             raise
         return run(observe_dispatch=True)
@@ -399,9 +398,8 @@ def _optimizer_step(subject: Subject, requested: OptimizerLike, observer: Observ
             optimizer = made_optimizer(requested, stepped)
             states = states_of(optimizer, mirrored)
             if not any(state.ndim and not storages.was_made(state) for _, state in states):
-                subject.snapshot.before_write(
-                    parameters
-                )  # the step may change them through references that we do not search
+                # The step may change them through references that we do not search.
+                subject.snapshot.before_write(parameters)
                 with gradients_kept(stepped), WithoutKernels():
                     optimizer.step()
                     zero_gradients(optimizer, stepped)
@@ -422,7 +420,8 @@ def _optimizer_step(subject: Subject, requested: OptimizerLike, observer: Observ
         raise RunError(
             f"{optimizer_name}.step() raised an error\n  {type(error).__name__}: {error}\n  {INSTEAD}"
         ) from error
-    # The first step in which all parameters have gradients adds state. Count state that this step added and kept as part of it.
+    # The observed step adds state if it is the first in which all parameters have gradients. In training, an earlier step would have
+    # added this state, so it is in memory from the beginning.
     added_names = Counter(name for name, _ in states_left) - names_before
     storages.keep(states_after, [state for name, state in states_left if name in added_names])
 

@@ -281,7 +281,7 @@ def _timed(
 
 
 def _graph_on_meta(subject: Subject, graph: fx.GraphModule, registry: FormulaRegistry) -> GraphRun | None:
-    """Do the same as :func:`_watched_graph` on meta, without computing, since live storages are the same on meta.
+    """Run the graph like :func:`_watched_graph`, but on meta, where nothing is computed: the live storages are the same there.
 
     Return None if a real run is necessary: for a backward pass, a graph that needs values, or tensors of unknown origin.
     """
@@ -311,10 +311,10 @@ def _graph_on_meta(subject: Subject, graph: fx.GraphModule, registry: FormulaReg
 
 
 def _watched_graph(subject: Subject, graph: fx.GraphModule, registry: FormulaRegistry, with_backward: bool) -> GraphRun:
-    """Run the graph.
+    """Run the graph, and measure the bytes of its nodes by the live storages.
 
-    The bytes are from live storages. A graph has no gradient checkpointing. So if the model overwrites a result that its own
-    backward pass recomputes, the graph's backward pass raises. The nodes then have no backward times and bytes.
+    A graph has no gradient checkpointing. So if the model overwrites a result that its own backward pass recomputes, the graph's
+    backward pass raises. The nodes then have no backward times and bytes.
     """
     observer = observer_of(subject, registry)
     collector = CallCollector(observer, graph.graph)
@@ -337,9 +337,9 @@ def _matched(subject: Subject, registry: FormulaRegistry, graph_run: GraphRun, c
     """Observe a run of the model, and match its calls to the calls of a symbolic graph.
 
     The model may make more calls than the graph, since a call that depends on no input, such as ``self.scale ** 2`` for a buffer, is
-    a constant in the graph. Facts about values, e.g. the number of pairs
-    that a mask leaves, are compared only with ``compares_facts``, since some facts are unknown on meta. Raises TraceError if the graph makes
-    calls that the model does not make, or makes the model's calls in another order.
+    a constant in the graph. Facts about values, e.g. the number of pairs that a mask keeps, are compared only with
+    ``compares_facts``, since some facts are unknown on meta. Raises TraceError if the graph makes calls that the model does not make,
+    or makes the model's calls in another order.
     """
     observer = observed_run(subject, registry, new_stopwatch=observed_clock_of(subject.device))
     own_calls = [_comparable(call, compares_facts) for call in observer.calls if call.phase in PARTS[FORWARD]]
@@ -371,7 +371,7 @@ def _comparable(call: Call, compares_facts: bool) -> tuple[Any, ...]:
 
 
 def author_lines(subject: Subject, registry: FormulaRegistry, traced: TracedGraph) -> dict[str, str]:
-    """Return, for each node, the innermost ``file:line`` in the author's code. This traces a symbolic graph again."""
+    """Return the innermost ``file:line`` in the author's code for each node. If the graph is symbolic, the model is traced again."""
     graph = traced.graph_module
     if traced.how == "symbolic":
         graph = _symbolic(subject, registry, stack_traces=True)

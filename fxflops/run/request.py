@@ -1,4 +1,4 @@
-"""How a caller wants a model to be run; and the second attempt for a callable that runs a backward pass itself."""
+"""How to run a model, and how to run it again if it turns out to be a callable that runs a backward pass itself."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Request:
     pass.
 
     With ``counts_only``, nothing is computed unless the model needs real values. ``count_for`` is the device to count for, None for
-    the model's own device. ``autocast`` is the dtype of that device's autocast around the forward, or None.
+    the model's own device. If ``autocast`` is a dtype, the forward runs under that device's autocast with this dtype.
     """
 
     mode: str | None = None
@@ -61,7 +61,7 @@ class Request:
 def with_own_backward(request: Request, name: str, run: Callable[[Request], Outcome]) -> Outcome:
     """Return ``run(request)``. If the callable runs a backward pass itself, run again without adding another backward pass.
 
-    ``name`` is the callable's name. Raises InputError if the callable runs a backward pass, but the optimizer is to be stepped for it.
+    ``name`` is the callable's name. Raises InputError if such a callable is combined with an optimizer.
     """
     try:
         return run(request)

@@ -38,7 +38,7 @@ STEP = ("forward", "", "")
 
 
 class StepCosts(NamedTuple):
-    """The costs of a step. ``flops`` follow the requested ``attention``. ``least_macs`` include only the attention pairs that the mask leaves."""
+    """The costs of a step. ``flops`` follow the requested ``attention``. ``least_macs`` include only the attention pairs that the mask keeps."""
 
     flops: int
     least_macs: int
@@ -79,7 +79,7 @@ class Steps:
         return self._asked[tokens, past]
 
     def least_macs(self, tokens: int, past: int = 0) -> int:
-        """Return the MACs of a call. Attention includes only the pairs that the mask leaves, if these pairs are known."""
+        """Return the MACs of a call. Attention includes only the pairs that the mask keeps, if these pairs are known."""
         self.run(tokens, past)
         return self._reports[tokens, past].total_macs
 

@@ -72,7 +72,7 @@ class Serving:
     growth for the last token.
 
     ``dtype`` is the dtype of the largest product. FLOPs follow ``attention``. Times always include only the attention pairs that the masks
-    leave ("exact"), if these pairs are known.
+    keep ("exact"), if these pairs are known.
     """
 
     model: str

@@ -1,4 +1,4 @@
-"""Count the query-key pairs that an attention mask leaves: the number depends on the mask's values, not only on shapes."""
+"""Count the query-key pairs that an attention mask keeps: the number depends on the mask's values, not only on shapes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def count_unmasked(mask: torch.Tensor) -> int:
 
 
 def with_shares(calls: Sequence[Call], owner_of: Mapping[int, int]) -> Sequence[Call]:
-    """Return a run's calls; add the share of pairs that the mask leaves to calls that compute attention's gradients pair by pair.
+    """Return a run's calls; add the share of pairs that the mask keeps to calls that compute attention's gradients pair by pair.
 
     ``owner_of`` maps the index of a backward call to the index of its forward call. A fused backward kernel gets the mask itself. If
     that mask has no values, the number of pairs is copied from the forward call.
@@ -96,7 +96,7 @@ def with_shares(calls: Sequence[Call], owner_of: Mapping[int, int]) -> Sequence[
 
 
 def _pairs_of(forward: Operation) -> int | None:
-    """Return the number of pairs that the mask of an attention call left; None if unknown."""
+    """Return the number of pairs that the mask of an attention call kept; None if unknown."""
     pairs: int | None = pairs_in(forward.out)
     entry = None if pairs is not None else BASE.find(forward.target)
     return pairs if entry is None else causal_pairs(entry, forward.target, forward.args, forward.kwargs, forward.out)
@@ -171,7 +171,7 @@ def pairs_left(
 def _values(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.device.type == "meta" or is_fake(type(tensor)):
         raise NotImplementedError(
-            "cannot count the pairs that an attention mask leaves: a mask on the meta device, or a fake mask, has no values"
+            "cannot count the pairs that an attention mask keeps: a mask on the meta device, or a fake mask, has no values"
         )
     return tensor
 

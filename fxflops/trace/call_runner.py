@@ -38,7 +38,7 @@ from .recording import Recording
 
 
 class CallRunner(ThreadPart):
-    """Runs the calls of one thread: by the world's kernel, by parts, or with the calls inside observed."""
+    """Runs the calls of one thread: with the world's kernel, operator by operator, or so that the calls inside are observed."""
 
     def __init__(self, shared: SharedState, state: ThreadState, recording: Recording, library: LibraryCalls) -> None:
         super().__init__(shared, state)
@@ -102,7 +102,7 @@ class CallRunner(ThreadPart):
         return self._stopwatch.run(run_operator, (func, args, kwargs), {}, work=func)
 
     def _run_unwatched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a function with all modes off, because it would compute more under a mode. Its rule gives its temporary tensors.
+        """Run a function with all modes off, because it would compute more under a mode. A rule lists its temporary tensors.
 
         Return NotImplemented if modes make no difference for this call.
         """

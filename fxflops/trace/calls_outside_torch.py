@@ -24,8 +24,9 @@ from .recording import Recording
 class CallsOutsideTorch(ThreadPart):
     """The calls in one thread that no torch mode sees.
 
-    A function of another library is found because it was replaced (:mod:`.library_functions`), a Triton kernel because Triton's launch
-    was (:mod:`.kernel_launches`), and a plain Python function with a user's formula by ``sys.setprofile`` (:mod:`.python_functions`).
+    To see them, the functions of other libraries are replaced (:mod:`.library_functions`), and so is the function by which Triton
+    launches kernels (:mod:`.kernel_launches`). ``sys.setprofile`` reports calls of plain Python functions for which the user has a
+    formula (:mod:`.python_functions`).
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What an observer says about a run before the run changes the user's state."""
+"""Notify a listener before an observed run changes the user's state."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 
 
 class ChangeListener:
-    """Is told by an observer which tensors and optimizers a run is about to change. This class does nothing with it.
+    """An observer calls these methods when a run is about to change tensors or optimizers. In this class, they do nothing.
 
-    A subclass that needs :meth:`before_write` must set ``saves_writes``. A run sets ``saves_steps`` to False when the optimizers that
-    step from now on have been saved already.
+    A subclass that needs :meth:`before_write` must set ``saves_writes``. A run sets ``saves_steps`` to False if all optimizers that
+    step from then on have already been saved.
     """
 
     saves_writes = False

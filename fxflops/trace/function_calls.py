@@ -43,7 +43,7 @@ ADDRESS = "data_ptr"
 
 
 class FunctionCalls(ThreadPart):
-    """The receiver of the function mode's calls in one thread: :meth:`function` runs and records each of them."""
+    """Receives the function mode's calls in one thread: :meth:`function` runs and records each call."""
 
     def __init__(
         self,
@@ -102,14 +102,14 @@ class FunctionCalls(ThreadPart):
         self._world.raised(error)
 
     def _repeat(self, recipe: Recipe, target: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Record a call that has a recipe, and return its result, made by the recipe or by running the call."""
+        """Make a call's result, by its recipe or by running the call; record the call and return the result."""
         out, operation, seconds = self._world.repeat_call(recipe, func, args, kwargs, self._runner.run_timed)
         if (
             operation is not None
             and operation.op in ATTENTIONS
             and len(tensors_given((args, kwargs))) > QUERY_KEY_VALUE
         ):
-            # The number of pairs that a mask leaves depends on the mask's values, which may differ from the first call's.
+            # The number of pairs that a mask keeps depends on the mask's values, which may differ from the first call's.
             operation = self._recording.with_mask_of(operation, func, args, kwargs, out)
         path, open_calls = self._shared.path, self._stack.open
         if open_calls:
@@ -311,7 +311,7 @@ class FunctionCalls(ThreadPart):
         return answer
 
     def _watch_size(self, tensor: torch.Tensor) -> None:
-        """Watch the size of a storage that the model asks for. If FSDP gathers a parameter there, label the storage as gathered."""
+        """Watch a storage that the model asks for, since the model may resize it. If FSDP gathers a parameter in it, label it as gathered."""
         with DisableTorchFunction(), self._lock:
             self._storages.may_resize(tensor)
             if is_gathering() and (self._storages.was_made(tensor) or not tensor.untyped_storage().nbytes()):

@@ -13,13 +13,13 @@ from .worlds import World
 
 @dataclass(frozen=True, slots=True)
 class Instruments:
-    """The instruments of a run. By default: real tensors without a memo, no owners, no graph, and nobody who listens.
+    """The instruments of a run. By default: real tensors without a memo, no owners, no graph, and no listener.
 
     world: where the tensors are, and how calls get their results.
     storages: tracks the memory of every tensor that a call returns.
     owners: assigns each call of the backward pass to the module whose gradient the call computes.
     recorder: writes a graph of all calls.
-    listener: is told which tensors and optimizers the run is about to change.
+    listener: is notified before the run changes tensors or optimizers.
     """
 
     world: World = field(default_factory=World)

@@ -13,7 +13,7 @@ from .worlds import Arguments
 
 
 class Learning(ThreadPart):
-    """When a call's record may come from the memo, and what is learned from a call that has no recipe yet."""
+    """Decides when a call's record may come from the memo, and lets the world learn calls that have no recipe yet."""
 
     def memo_applies(self, in_handler: bool) -> bool:
         """Return whether a call's record currently depends only on its tensors' metadata.

@@ -19,7 +19,7 @@ from .worlds import Arguments
 
 
 class LibraryCalls(ThreadPart):
-    """Functions of other libraries, e.g. of flash-attn: their arguments and results as the observer sees them, and their backward."""
+    """Runs functions of other libraries, e.g. of flash-attn, makes the specs of their arguments and results, and records their backward."""
 
     def run(self, func: LibraryFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a library's function; if its tensors have no values, make the result by the function's rule."""
@@ -30,7 +30,7 @@ class LibraryCalls(ThreadPart):
         return self._stopwatch.run(run_original, (func, args, kwargs), {}, work=func)
 
     def described(self, func: LibraryFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a library's function by the names in its formula, with this world's tensors."""
+        """Return the arguments of a library's function, keyed by the names that its formula uses, with this world's tensors."""
         _, arguments = self._world.replace((), func.described(args, kwargs), func)
         return arguments
 
@@ -76,7 +76,7 @@ class LibraryCalls(ThreadPart):
         facts = next((spec.facts for spec in specs_in(result)), {})
         grads = with_facts(tuple(specs[name] for name in needing_grad), **facts)
         backward_specs = (), {"grad": result, **specs, "needs": needing_grad}, grads
-        call_numbers = dict[int, int]()  # the number of the call recorded for a backward pass, by the pass's id
+        call_numbers = dict[int, int]()  # for each backward pass, by its id: the number of its recorded call
         states_before = list[tuple[bool, bool, float]]()
 
         def begin(*_: Any) -> None:

@@ -71,9 +71,9 @@ class Recipe:
         self.forms = forms
         self.sequence = sequence
         self.is_part = is_part
-        places = [form.place for form in argument_forms]
+        places = {form.place for form in argument_forms}
         # A view is made by running the call, and a view of a real tensor would be real, too. New tensors need no arguments.
-        self.needs_mirrors = REAL in places or (returns is VIEWS and OWN in places)
+        self.needs_mirrors = (REAL in places and len(places) > 1) or (returns is VIEWS and OWN in places)
         self.names_device = False
 
 

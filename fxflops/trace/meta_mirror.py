@@ -88,7 +88,7 @@ class MetaMirror:
     """The meta tensors of real tensors. Each real tensor has one meta tensor, as long as the real tensor lives.
 
     ``state`` has the tensors of the model and its inputs. ``is_held(tensor)`` returns whether any other tensor existed
-    before the run; ``before_write(value)`` is called before a tensor of the state changes; ``on_mirrored(tensor, meta)`` is
+    before the run; ``before_write(value, is_new)`` must be called before a tensor with values changes; ``on_mirrored(tensor, meta)`` is
     called for each new pair, ``on_stranger(tensor)`` for each tensor of unknown origin.
 
     ``unknown_origin`` turns True when a call takes a tensor that is not in the state, was not returned by an observed call, and
@@ -102,7 +102,7 @@ class MetaMirror:
         self,
         state: Iterable[torch.Tensor],
         is_held: Callable[[torch.Tensor], bool] = lambda tensor: False,
-        before_write: Callable[[Any], None] = lambda value: None,
+        before_write: Callable[..., None] = lambda *_: None,
         form_of: Callable[..., Form] | None = None,
     ) -> None:
         self.unknown_origin = False
@@ -114,7 +114,7 @@ class MetaMirror:
         self.on_mirrored: Callable[[torch.Tensor, torch.Tensor], None] = lambda *_: None
         self.on_stranger: Callable[[torch.Tensor], None] = lambda _: None
         self._is_held = is_held
-        self._before_write = before_write
+        self.before_write = before_write
         self._state = {id(tensor): tensor for tensor in state}
         self.is_of_meta = any(tensor.is_meta for tensor in self._state.values())
         self._weight_metas: set[int] = set()  # ids of the meta tensors of trainable parameters
@@ -149,9 +149,7 @@ class MetaMirror:
 
     def spec(self, tensor: torch.Tensor) -> Spec:
         """Return the spec of a tensor; tensors of the same form share one spec."""
-        form = self._own_forms.get(id(tensor))
-        if form is None or form.place is REAL:  # a tensor with values may have become invalid
-            form = self.form(tensor)
+        form = self.form(tensor)
         return spec_of(tensor) if form is None else form.spec
 
     def form_of_meta(self, tensor: torch.Tensor) -> Form | None:
@@ -265,7 +263,7 @@ class MetaMirror:
         if args and "out" not in kwargs and writes(func, kwargs):
             self._invalidate(args[0])
             if func in RESHAPING and id(args[0]) in self._state and not args[0].is_meta:
-                self._before_write(())
+                self.before_write(())
                 with DisableTorchFunction(), disable_current_modes():
                     func(*args, **kwargs)  # for the real tensor, too: models read its shape
                 self.forget(args)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
+from types import BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType
 from typing import Any
 from weakref import ref
 
@@ -19,7 +20,7 @@ from ..meters.live_storages import LiveStorages
 from ..model.pytree import tensors_given
 from ..ops import ESCAPE, QUERY, VIEW, Formula, FormulaRegistry
 from ..ops._rules import STORED, UNWATCHED
-from ..ops._traits import METADATA, UNINITIALIZED
+from ..ops._traits import COPIES, METADATA, UNINITIALIZED
 from ..ops.shapes import rule_for, shape_of
 from ..records import EMPTY_MAPPING, Operation, typed
 from ..records.pairs import ATTENTIONS, LOOKUP
@@ -35,6 +36,7 @@ from ..torch_internals import (
 from .absent_gpu import absent_gpu_answered
 from .autocast import Autocast, open_regions
 from .call_log import CallLog
+from .composed import is_one_operator
 from .device_answers import DeviceAnswers
 from .device_kernels import SDPA, SPELLED_BY_OPERATOR, DeviceKernels, enabled_kernels
 from .dtypes import check_dtypes
@@ -66,6 +68,12 @@ QUERIES = METADATA | {getattr(torch.Tensor, name).__get__ for name in PROPERTIES
 """Functions that return the same for a real tensor and for its meta mirror."""
 OBSERVED_IN_FULL = frozenset({*UNINITIALIZED, "type"})
 """Operations that ``run_free`` must not run, since the observer does more for them than compute the result."""
+RECORDED_BY_VALUES = frozenset({*OBSERVED_IN_FULL, *ATTENTIONS, LOOKUP})
+"""Operations that are recorded with facts about the values of their tensors, or for which the observer does more."""
+WRITTEN_IN_C = frozenset({BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType})
+SET_ITEM = torch.Tensor.__setitem__
+PLAIN_INDICES = frozenset({int, slice, type(None), type(...)})
+"""Types of indices without tensors: an assignment to the elements at such indices makes no tensor."""
 PACK_SEQUENCE = "_pack_padded_sequence"
 RETURN_TYPES = "torch.return_types"
 """The module of the named tuples that ``max``, ``sort`` and ``topk`` return."""
@@ -76,6 +84,14 @@ DEPENDS_ON_VALUES = frozenset({*UNINITIALIZED, *ATTENTIONS, RNN_BACKWARD})
 def is_sequence(kind: type) -> bool:
     """Return whether this class is constructed from a list of tensors."""
     return kind is tuple or kind is list or kind.__module__ == RETURN_TYPES
+
+
+def writes_simply(func: Any, args: Any, kwargs: Any) -> bool:
+    """Return whether a call writes to its first argument by a single operator, or assigns to elements at indices without tensors."""
+    if func is not SET_ITEM:
+        return not kwargs and is_one_operator(func)
+    indices = args[1] if type(args[1]) is tuple else (args[1],)
+    return PLAIN_INDICES.issuperset(map(type, indices))
 
 
 class MetaWorld(World):
@@ -324,7 +340,8 @@ class MetaWorld(World):
         self, key: Any, entry: Formula, target: Any, func: Any, args: Any, kwargs: Any
     ) -> tuple[Any, Operation | None]:
         argument_forms = forms_in(key)
-        if entry.reason != VIEW or writes(func, kwargs) or {form.place for form in argument_forms} != {META}:
+        is_view = entry.reason == VIEW and not writes(func, kwargs)
+        if not is_view or {form.place for form in argument_forms} not in ({META}, {REAL}):
             return NotImplemented, None
         try:
             out = func(*args, **kwargs)
@@ -345,9 +362,12 @@ class MetaWorld(World):
     def run_free(
         self, key: Any, entry: Formula, target: Any, func: Any, args: Any, kwargs: Any, run_tracked: Callable[..., Any]
     ) -> tuple[Any, Operation | None]:
-        """Run a call that costs nothing on meta tensors, by its kernel alone."""
-        places = {form.place for form in forms_in(key)}
-        if not places or REAL in places:
+        """Run a call that costs nothing on meta tensors by its kernel alone, and a call whose tensors all have values as it is."""
+        argument_forms = forms_in(key)
+        places, dtypes = {form.place for form in argument_forms}, {form.dtype for form in argument_forms}
+        if places <= {REAL}:
+            return self._run_on_values(key, entry, target, func, args, kwargs)
+        if REAL in places:
             return NotImplemented, None
         is_free = bool(entry.reason) and entry.reason not in (QUERY, ESCAPE)
         if not is_free or entry.op in OBSERVED_IN_FULL or func in UNWATCHED:
@@ -361,7 +381,9 @@ class MetaWorld(World):
                 out = func(*args, **kwargs)
                 view = self._view_of(args, out)
                 # A call that makes a tensor may make intermediate tensors, as cartesian_prod does: run it again, and track them.
-                if view is None and type(out) is torch.Tensor and not (args and out is args[0]):
+                # That run also checks whether the device has a kernel for operands of several dtypes.
+                is_new = view is None and type(out) is torch.Tensor and not (args and out is args[0])
+                if is_new and not (len(dtypes) == 1 and is_one_operator(func)):
                     out = run_tracked(func, args, kwargs)
             except Exception:  # the call runs again the usual way, where its error is reported
                 return NotImplemented, None
@@ -371,6 +393,50 @@ class MetaWorld(World):
             result = self.spec(out) if view is None else view.spec
             fields = entry.op, target, specs, kwspecs, result, EMPTY_MAPPING
             return out, self._log.shared((without_strides(key), target, typed(result)), fields)
+
+    def _run_on_values(
+        self, key: Any, entry: Formula, target: Any, func: Any, args: Any, kwargs: Any
+    ) -> tuple[Any, Operation | None]:
+        """Run a call without tensors, or on tensors with values, if its result is the only tensor that it makes or writes to."""
+        is_write = writes(func, kwargs)
+        if (
+            entry.reason in (QUERY, ESCAPE)
+            or entry.op in RECORDED_BY_VALUES
+            or type(func) not in WRITTEN_IN_C
+            or (is_write and not writes_simply(func, args, kwargs))
+            or self.answer(func, args, kwargs) is not NotImplemented
+        ):
+            return NotImplemented, None
+        is_alone = func is SET_ITEM or entry.op in COPIES or is_one_operator(func)
+        if not is_alone and self.makes_more(func, args, kwargs):
+            return NotImplemented, None
+        self.called_unseen()
+        if is_write:
+            self._mirror.before_write(args, self._storages.was_made)
+        args, kwargs = self._device_answers.redirect(func, args, kwargs)
+        self._storages.current_call = len(self._calls)
+        try:
+            out = func(*(self._with_number_as_tensor(args) if func is SET_ITEM else args), **kwargs)
+        except Exception:  # the call runs again the usual way, where its error is reported
+            return NotImplemented, None
+        if type(out) not in ORDINARY and func is not SET_ITEM:
+            return NotImplemented, None
+        with DisableTorchFunction():
+            specs, kwspecs = self.spec(args), self.spec(kwargs)
+            self._storages.add_all(out)
+            self.returned(func, args, kwargs, out)
+            result = self.spec(out)
+        fields = entry.op, target, specs, kwspecs, result, EMPTY_MAPPING
+        return out, self._log.shared((without_strides(key), target, typed(result)), fields)
+
+    def _with_number_as_tensor(self, args: Any) -> Any:
+        """Return the arguments of an assignment to elements, with a tensor in place of a number: torch makes this tensor, too."""
+        target, indices, value = args
+        if type(value) not in (bool, int, float):
+            return args
+        number = torch.scalar_tensor(value, dtype=target.dtype)
+        self._storages.add_all(number)
+        return target, indices, number
 
     def _view_of(self, args: tuple[Any, ...], out: Any) -> Form | None:
         """Return the form of a result that is a view of the first argument, which is on meta; None for any other result."""

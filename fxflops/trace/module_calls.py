@@ -65,7 +65,7 @@ class ModuleCalls(ThreadPart):
         self._hooks = Hooks()
 
     def attach(self, pre_hook: Callable[..., None], post_hook: Callable[..., None]) -> None:
-        """Attach hooks to each module, or a stand-in for its call, which can skip its forward.
+        """Attach to each module either hooks, or a stand-in for its call that can skip its forward.
 
         ``pre_hook(module, args, kwargs)`` and ``post_hook(module, args, kwargs, out)`` find the parts of the thread that calls them.
         """
@@ -108,7 +108,7 @@ class ModuleCalls(ThreadPart):
             self._begin_module(module, args, kwargs)
         finally:
             if stopped:
-                # With guards on, no handler runs before the module's call ends, so all device work until then belongs to the module.
+                # If guards have turned the modes off, no handler runs before this call ends: all device work until then is the module's.
                 open_calls = self._stack.open
                 is_unseen = bool(open_calls and open_calls[-1].guards)
                 self._stopwatch.go(type(module) if is_unseen else None)
@@ -127,8 +127,8 @@ class ModuleCalls(ThreadPart):
     def is_no_call(self, module: nn.Module) -> bool:
         """Return whether a module call is not part of the run.
 
-        Either the module is a copy, with our hooks, that the model's forward made, or this thread counts the module inside a profiled
-        block.
+        This is so if the module is a copy that the model's forward made, hooks included, or if this thread is counting the module inside
+        a profiled block.
         """
         is_ours = id(module) in self._shared.observed_modules
         return not is_ours or (self._world.is_block and threading.get_ident() in threads_counting(module))
@@ -228,7 +228,7 @@ class ModuleCalls(ThreadPart):
                 self._recording.own_rest_of_module(open_call.path, out)
 
     def _leave_by_recipe(self, open_call: OpenCall, lookup: LeafLookup, module: nn.Module, args: Any, out: Any) -> bool:
-        """Record a finished leaf call by its recipe. Return False if the call has no recipe, or a result that differs from it."""
+        """Record a finished leaf call by its recipe. Return False if the call has no recipe, or if its result differs from the recipe's."""
         recipe, params = lookup.recipe, lookup.params
         with DisableTorchFunction():
             if recipe is None or not is_like(out, recipe.operation.out):
@@ -341,7 +341,7 @@ class ModuleCalls(ThreadPart):
     def _leaf_recipe(
         self, key: Any, observed: ObservedModule, settings: ModuleSettings, args: Any, kwargs: Any
     ) -> Recipe | None:
-        """Return a recipe for a leaf call by a shape rule or, if the leaf's forward only makes a view, by the forward; else None."""
+        """Return a leaf call's recipe, from a shape rule or, if the forward only makes a view, from running the forward; else None."""
         module, formula, world = observed.module, self.formula_of(observed), self._world
         cls = type(module)
         if formula is None or not settings.contiguous or holds_tensors(module):
@@ -361,7 +361,7 @@ class ModuleCalls(ThreadPart):
         )
         # The operation is never None here: forwards are skipped only on meta, where the recipe makes the result.
         assert operation is not None
-        # Forwards are skipped only without gradients: there are no owners, and the phase is the forward.
+        # Forwards are skipped only if gradients are off, so there are no autograd nodes to assign, and the phase is the forward.
         self._log.add(operation, path, None, FORWARD)
         self._shared.scopes.append(tuple.__new__(Scope, (path, operation, settings.params, False, None)))
         if not self._stack.open:

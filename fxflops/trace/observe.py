@@ -1,22 +1,22 @@
 """The observer: it sees every call that a model makes in a run, and records Calls and Scopes.
 
-The observer is a ``TorchFunctionMode`` plus hooks on the model's modules. A call of a function or method with a formula is
-recorded as one Call. So is a call of a module with a formula, which is named a leaf. A function without a formula is not
-recorded; the calls inside it are. If the function is written in Python, the function mode sees these calls. Otherwise a
-dispatch mode sees them as operators. Under vmap and the other functorch transforms, only operators get the full shapes,
-so the dispatch mode observes all functions.
+The observer is a ``TorchFunctionMode`` plus hooks on the model's modules. A call of a function or method that has a formula is
+recorded as one Call. So is a call of a leaf, i.e. of a module that has a formula. If a function has no formula, the calls inside
+it are recorded instead. The function mode sees these calls if the function is written in Python. Otherwise, a dispatch mode sees
+them as operators. Under vmap and the other functorch transforms, only operators get the full shapes, so the dispatch mode
+observes all functions.
 
 All threads of a run share a ``SharedState`` (:mod:`.observer_state`). Each thread has a ``ThreadState``, and these parts:
 
 ====================  ============================================================  ==================================
 part                  what it sees, or does                                         called by
 ====================  ============================================================  ==================================
-``ModuleCalls``       module calls; with ``Steps``, which are the outermost         hooks, and stand-ins for calls
+``ModuleCalls``       module calls; ``Steps`` notes the outermost ones              hooks, and stand-ins for calls
 ``FunctionCalls``     functions and methods                                         the function mode
 ``OperatorCalls``     operators                                                     the dispatch mode
 ``CallsOutsideTorch`` other libraries' functions, Triton kernels, Python functions  replaced functions, ``sys.setprofile``
 ``CallRunner``        runs a call and tracks the tensors that it returns            the parts above
-``Learning``          decides whether the memo applies; keeps what a call taught    the parts above
+``Learning``          decides whether the memo applies; lets it learn new calls     the parts above
 ``Recording``         records a call in the run's log                               the parts above
 ====================  ============================================================  ==================================
 
@@ -24,7 +24,7 @@ A world (:mod:`.worlds`) decides which tensors a call gets and how the call runs
 :meth:`.FunctionCalls.function` sends a call one of four ways:
 
 ===============================================  ================================  ============================================
-the call                                         goes through                      which records it by
+the call                                         goes through                      and is recorded by
 ===============================================  ================================  ============================================
 is like an earlier one: its key is in the memo   ``_repeat``                       ``add_repeated``: the memo has the operation
 is new, and the world has a rule for its result  ``recipe_by_rule``, ``_repeat``   ``add_repeated``
@@ -36,15 +36,15 @@ depends on more than its tensors' metadata       ``_observe_call``, then        
 Operators and leaves go the same ways through other methods:
 
 =============================  ===========================  ===========================  ============================
-what runs                      begins in                    in the memo, or has a rule   new
+what runs                      begins in                    if in the memo or by a rule  if new
 =============================  ===========================  ===========================  ============================
 a leaf in a count, on meta     ``ModuleCalls._call_leaf``   ``_skip_leaf``               ``_call_module``, as below
 a leaf seen by hooks           ``ModuleCalls._begin_leaf``  ``_leave_by_recipe``         ``_leave_leaf``
 an operator                    ``OperatorCalls.operator``   in ``operator`` itself       ``_learn_operator``
 =============================  ===========================  ===========================  ============================
 
-All these methods end in :meth:`.call_log.CallLog.add`, the only place that makes a ``Call``. For a function without a formula,
-``_observe_call`` does not record the function, but the calls inside it.
+All these methods end in :meth:`.call_log.CallLog.add`, the only place that makes a ``Call``. If a function has no formula,
+``_observe_call`` records the calls inside the function, not the function itself.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ class Observer:
     """Observes the calls made in a ``with`` block: in the thread that runs the block, and in threads that the model starts.
 
     modules: the modules to hook, with their paths.
-    instruments: what observes the run besides this class, e.g. its memory.
-    observe_dispatch: keep the dispatch mode on. It also sees operators called from C++ or TorchScript, without a torch function.
+    instruments: the other observers of the run, e.g. the tracker of its memory.
+    observe_dispatch: keep the dispatch mode on, to see also operators that C++ or TorchScript calls without a torch function.
     must_read_masks: raise NotImplementedError if an attention mask on meta has no values. Masks that have values are always read.
     new_stopwatch: makes a stopwatch for each thread.
     runs_model: the code of the function that calls the model; None if the user's own code calls it.
@@ -131,7 +131,7 @@ class Observer:
         self._observe_thread(ThreadState(shared, stack, stopwatch, times))
 
     def _observe_thread(self, state: ThreadState) -> None:
-        """Make the parts that observe the current thread, from the innermost to those that see the thread's calls."""
+        """Make the parts that observe the current thread. A part is made after the parts that it uses."""
         shared = self._shared
         library, learning = LibraryCalls(shared, state), Learning(shared, state)
         recording = Recording(shared, state, library)
@@ -183,7 +183,7 @@ class Observer:
 
     @property
     def calls_with_shares(self) -> Sequence[Call]:
-        """The calls of the run. Backward calls of masked attention have the share of pairs that the mask leaves.
+        """The calls of the run. Backward calls of masked attention have the share of pairs that the mask keeps.
 
         On meta, ``calls`` lacks this share.
         """
@@ -196,7 +196,7 @@ class Observer:
         instruments.release()
 
     def be_at(self, path: str) -> None:
-        """Assign later calls that run outside all modules to the module at this path: one of the module's graph nodes runs next."""
+        """From now on, assign calls outside all modules to the module at this path, because one of its graph nodes runs next."""
         self._shared.path = path
 
     # Threads
@@ -229,9 +229,8 @@ class Observer:
 
     def _task(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap a function for another thread, so that it is observed there as part of the module calls that are open now."""
-        if (
-            self._shared.world.is_block and not self._state.stack.open
-        ):  # a block observes other threads only inside models
+        # A block observes other threads only inside models.
+        if self._shared.world.is_block and not self._state.stack.open:
             return function
         return self._threads.observed_task(self._copy_with_open_calls(), function)
 

@@ -39,7 +39,7 @@ class SharedState:
     ``calls`` and ``scopes`` are the records; ``steps`` are the outermost module calls, named by the module's path. ``lock`` is held
     while a call runs and is recorded, so that threads take turns. ``ran_on`` is the device of the first model output. ``path`` is
     recorded for calls outside all modules. ``failed`` has the name, path and argument specs of the first call that raised.
-    ``has_called``: a module has been called.
+    ``has_called`` is True once a module has been called.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class SharedState:
         world.begin(self.log, storages)
 
     def note_failure(self, name: str, path: str, specs: Any) -> None:
-        """Note a call that raised, unless another call has raised before: the error usually comes from the first one."""
+        """Note the first call that raises; ignore later ones, since the first is usually the cause of the error."""
         self.failed = self.failed or (name, path, specs)
 
     def follow_imports(self) -> None:
@@ -105,7 +105,7 @@ class ThreadState:
     """What one thread of an observed run is doing now.
 
     ``stack`` has the open module calls. ``stopwatch`` shows the thread's time without the observer's overhead. ``mode``, ``aten`` and
-    ``plain_functions`` are the modes and the profiler by which the thread's calls are seen.
+    ``plain_functions`` are the modes and the profiler that see the thread's calls.
     """
 
     def __init__(self, shared: SharedState, stack: ModuleStack, stopwatch: Stopwatch, times: PhaseTimes) -> None:
@@ -121,13 +121,13 @@ class ThreadState:
         self.in_library_backward = False
         # The function that dispatches the operators being recorded, if any.
         self.dispatcher: Any = None
-        # Python functions whose bodies are running observed. If such a function calls itself, the inner call is recorded by operators.
+        # Python functions that are running with their bodies observed. If such a function calls itself, the inner call is recorded by operators.
         self.bodies_under_way: set[Any] = set()
         # The operators of the current call, kept in case checkpoint stops the call halfway: see Recording.call_raised.
         self.call_operators: list[tuple[Any, CallSpecs]] = []
 
     def see_calls_by(self, mode: FunctionMode, aten: AtenMode, plain_functions: PlainFunctions) -> None:
-        """Set the modes and the profiler. They come last, since they call the parts that have this state."""
+        """Set the modes and the profiler. This is done last, since they call parts that are made from this state."""
         self.mode = mode
         self.aten = aten
         self.plain_functions = plain_functions
@@ -171,7 +171,7 @@ class ThreadState:
 
 
 class ThreadPart:
-    """The base of the parts that observe one thread of a run: it gives short names to what most of them use."""
+    """The base of the parts that observe one thread of a run: it gives short names to the objects that most parts use."""
 
     def __init__(self, shared: SharedState, state: ThreadState) -> None:
         self._shared = shared

@@ -22,7 +22,7 @@ from .worlds import RNN_BACKWARD
 
 
 class OperatorCalls(ThreadPart):
-    """The receiver of the dispatch mode's calls in one thread: :meth:`operator` runs each, and records those that are no part of a call."""
+    """Receives the dispatch mode's calls in one thread: :meth:`operator` runs each operator; it records those outside recorded calls."""
 
     def __init__(
         self, shared: SharedState, state: ThreadState, recording: Recording, learning: Learning, runner: CallRunner
@@ -66,7 +66,7 @@ class OperatorCalls(ThreadPart):
                     origin = self._origin(func, phase)
                     self._log.add(recipe.operation, path, seconds, phase, origin)
                     self._recording.own_nodes_behind((out, args))
-                elif current_graph_task_id() != -1:  # only in a backward pass may checkpoint stop a call halfway
+                elif current_graph_task_id() != -1:  # checkpoint may stop a call halfway, but only in a backward pass
                     call_specs = recipe.operation[2:5]  # its args, kwargs and out
                     self._state.call_operators.append((func, call_specs))
                 return out

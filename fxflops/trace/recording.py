@@ -27,7 +27,7 @@ from .worlds import Arguments
 class Recording(ThreadPart):
     """Records the calls of one thread in the run's log.
 
-    ``library`` has the specs of functions of other libraries.
+    ``library`` makes the specs of calls of other libraries' functions.
     """
 
     def __init__(self, shared: SharedState, state: ThreadState, library: LibraryCalls) -> None:
@@ -70,9 +70,8 @@ class Recording(ThreadPart):
         if type(func) is LibraryFunction:
             return self._library.result_of(formula, func, arguments, out)
         if formula is not None and formula.op in ATTENTIONS:
-            must = (
-                self._shared.must_read_masks and formula.op == ATTENTION
-            )  # the backward pass reuses its forward's pairs
+            # The backward pass reuses its forward's pairs.
+            must = self._shared.must_read_masks and formula.op == ATTENTION
             return self._shared.masks.with_pairs_left(
                 formula, func, self._world.current_arguments(arguments), out, must
             )
@@ -81,15 +80,15 @@ class Recording(ThreadPart):
         return self._world.spec_of_result(formula, arguments[0], out)
 
     def with_mask_of(self, operation: Operation, func: Any, args: Any, kwargs: Any, out: Any) -> Operation:
-        """Return an attention operation from the memo, with the number of pairs that this call's own mask leaves."""
+        """Return an attention operation from the memo, with the number of pairs that this call's own mask keeps."""
         formula = self._registry.find(func)
         if formula is None:
             return operation
         return operation._replace(out=self.result(formula, func, (args, kwargs), out))
 
     def check_reads(self, formula: Formula | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """If a function reads memory that no observed call has written, record a call without formula for the unseen write."""
-        if is_between_processes(func):  # neither schema nor name shows which arguments it writes to
+        """If a function reads memory that no observed call has written, record the unseen write as a call without a formula."""
+        if is_between_processes(func):  # neither its schema nor its name shows which arguments it writes to
             self._unwritten.wrote((args, kwargs))
         elif self._unwritten.is_read_by(formula, func, args, kwargs):
             self._log.call(

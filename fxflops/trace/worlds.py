@@ -222,7 +222,7 @@ class World:
     def run_free(
         self, key: Any, entry: Formula, target: Any, func: Any, args: Any, kwargs: Any, run_tracked: Callable[..., Any]
     ) -> tuple[Any, Operation | None]:
-        """Run a call that costs nothing by a shortcut; return its result and its operation.
+        """Run a call that costs nothing, or whose tensors all have values, by a shortcut; return its result and its operation.
 
         The result is NotImplemented if the call must run the usual way. ``run_tracked(func, args, kwargs)`` runs the call with its
         intermediate tensors tracked.

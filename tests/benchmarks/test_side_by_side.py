@@ -18,6 +18,7 @@ import fxflops
 from benchmarks.side_by_side.__main__ import Side, cause_of
 from benchmarks.side_by_side.compare import Difference, differences
 from benchmarks.side_by_side.facts import of_report, row_of, unpacked
+from tests.source_tree import needs_source_tree
 
 ROOT = Path(__file__).parents[2]
 OTHER = """
@@ -155,6 +156,7 @@ def test_facts_tell_models_apart(other: nn.Module, place: str) -> None:
     assert any(each.startswith(place) for each in found), found
 
 
+@needs_source_tree
 def test_two_sides(tmp_path: Path) -> None:
     """The other side is a copy of the library that counts one operation twice; it is found where it is used, and only there."""
     shutil.copytree(ROOT / "fxflops", tmp_path / "other" / "fxflops", ignore=shutil.ignore_patterns("__pycache__"))

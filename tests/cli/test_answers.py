@@ -92,12 +92,12 @@ def test_a_trace_of_torchs_profiler_is_shown_as_a_report_is(tmp_path: Path, name
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("roofline model.py:make", "there is no file"),
+        ("roofline model.py:make", "file not found"),
         ("training-run hf:LlamaForCausalLM --tokens many --device H100", "is not a number with a unit"),
         ("training-run hf:LlamaForCausalLM --tokens 15T", "give --device CARD"),
         ("estimate megatrn hf:LlamaForCausalLM --lengths 8", "did you mean megatron"),
         ("estimate megatron hf:LlamaForCausalLM", "give --lengths"),
-        ("run absent.json.gz", "there is no file"),
+        ("run absent.json.gz", "file not found"),
     ],
 )
 def test_mistakes_are_messages(command: str, said: str) -> None:

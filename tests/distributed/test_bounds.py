@@ -72,7 +72,7 @@ def test_what_is_not_in_a_table() -> None:
 
 @pytest.mark.parametrize("kind", ["all", "causal", "mask"])
 def test_attention_takes_the_pairs_that_are_known_to_be_left(kind: str) -> None:
-    """A mask of a simulated rank has no values: it may leave no pairs."""
+    """A mask of a simulated rank has no values: it may keep no pairs."""
     n, d = 32, 8
 
     def attends(mesh: Any) -> Any:

@@ -108,7 +108,7 @@ def test_a_model_of_few_layers_is_run_whole() -> None:
     step = Step()
     assert simulate(step, {"dp": 2}, differs=(), layers=6).layers is None
     assert step.ran == [6]
-    with pytest.raises(InputError, match="layers must be the number of the model's layers, not 0"):
+    with pytest.raises(InputError, match="layers must be the number of layers in the model, got 0"):
         simulate(step, {"dp": 2}, layers=0)
 
 

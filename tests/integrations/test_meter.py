@@ -355,7 +355,7 @@ def test_a_sharded_model_needs_a_form_and_is_never_counted() -> None:
     meter = metered(model, closed_form=form)
     with (
         pytest.warns(
-            UserWarning, match="the closed form has the sizes seq, but the tokens do not have one dim for each"
+            UserWarning, match="the closed form has the sizes seq, but the token tensor does not have one dim for each"
         ),
         meter.step(),
     ):

@@ -1,4 +1,4 @@
-"""A bound takes the query-key pairs that arguments and masks leave, whatever ``attention=`` counts; the oracle adds up the mask."""
+"""A bound takes the query-key pairs that arguments and masks keep, whatever ``attention=`` counts; the oracle adds up the mask."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Held(nn.Module):
 
 
 def pairs_of(mask: Tensor) -> int:
-    """Add up the pairs that a mask leaves of all batches and heads."""
+    """Add up the pairs that a mask keeps, over all batches and heads."""
     left = mask if mask.dtype is torch.bool else mask > LOWEST
     return int(left.expand(B, H, N, N).sum())
 

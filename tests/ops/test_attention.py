@@ -276,7 +276,7 @@ CAUSAL, DROPPED, MASKED = {"is_causal": True}, {"dropout_p": 0.1}, {"attn_mask":
 def test_gradients_cost_the_same_on_a_cpu_by_either_way(
     attention: str, settings: dict[str, Any], kv_heads: int, width: int
 ) -> None:
-    """A mask leaves fewer pairs, but as many gradients to scale."""
+    """A mask keeps fewer pairs, but as many gradients to scale."""
     shapes = Q, Spec((B, kv_heads, S, D)), Spec((B, kv_heads, S, width))
     chosen = backward_flops("cpu", shapes, attention, **settings)
     with sdpa_kernel(SDPBackend.MATH):

@@ -254,7 +254,7 @@ def test_attention_backward_on_an_h100_takes_about_three_forwards() -> None:
     assert sums["attention_backward"].seconds == pytest.approx(0.0016116, rel=0.15)
 
 
-def test_convolutions_that_cudnn_may_compute_in_tf32_are_not_predicted_as_f32(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_convolutions_that_cudnn_may_compute_in_tf32_are_not_predicted_as_f32() -> None:
     """torch's own setting lets cuDNN take tensor cores, eight times as fast as an A100's f32; a T4 has none for f32."""
     with torch.device("meta"):
         report = count(nn.Conv2d(64, 128, 3, padding=1), torch.empty(8, 64, 56, 56))
@@ -264,8 +264,8 @@ def test_convolutions_that_cudnn_may_compute_in_tf32_are_not_predicted_as_f32(mo
 
     assert basis("A100") == "conv tf32"
     assert basis("T4") == "conv f32"
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    assert basis("A100") == "conv f32"
+    with torch.backends.cudnn.flags(allow_tf32=False):
+        assert basis("A100") == "conv f32"
 
 
 @pytest.mark.parametrize(
@@ -306,14 +306,12 @@ def test_an_image_needs_no_gradient() -> None:
         (32, 112, 3, 124.7e-6, "depthwise f32"),
     ],
 )
-def test_depthwise_convolutions(
-    channels: int, side: int, kernel: int, measured: float, basis: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_depthwise_convolutions(channels: int, side: int, kernel: int, measured: float, basis: str) -> None:
     """Measured on an H100 (benchmarks/results/gpu/operations.csv); as products they would be predicted 4 to 14 times as long."""
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     with torch.device("meta"):
         layer = nn.Conv2d(channels, channels, kernel, padding=kernel // 2, groups=channels, bias=False)
         report = count(layer, torch.empty(32, channels, side, side), device="cuda")
-    [row] = report.predict("H100 SXM").rows
+    with torch.backends.cudnn.flags(allow_tf32=False):
+        [row] = report.predict("H100 SXM").rows
     assert row.basis == basis
     assert row.seconds == pytest.approx(measured, rel=0.3)

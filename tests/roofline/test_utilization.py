@@ -161,7 +161,7 @@ def test_what_the_arguments_mask_is_known_without_reading_it(name: str) -> None:
 
 
 def test_a_mask_on_meta_is_not_known() -> None:
-    """Its values decide, and may leave no pairs: then a device need not compute any."""
+    """Its values decide, and may keep no pairs: then a device need not compute any."""
     q, mask = torch.empty(1, 1, 8, 4, device="meta"), torch.empty(8, 8, device="meta", dtype=torch.bool)
     masked, plain = (fxflops.count(Attends(attn_mask=given), (q, q)).roofline(MADE_UP) for given in (mask, None))
     assert (masked.total.flops, masked.unread, plain.unread) == (0, 1, 0)

@@ -1,4 +1,4 @@
-"""attention="exact": the pairs that a mask leaves, counted one by one."""
+"""attention="exact": the pairs that a mask keeps, counted one by one."""
 
 from __future__ import annotations
 

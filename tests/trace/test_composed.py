@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 import torch
 from torch import nn
 
 import fxflops
+from fxflops.trace.composed import is_one_operator
 
 
 class ReadsImages(nn.Module):
@@ -28,3 +32,20 @@ def test_gradients_of_scattered_features_need_no_real_tensors() -> None:
     computed = fxflops.analyze(ReadsImages(), args, backward=True, repeats=0, progress=False)
     assert counted.total_flops == computed.total_flops
     assert counted.max_memory == computed.max_memory
+
+
+OPERATORS = [torch.Tensor.add, torch.cumsum, torch.full_like, torch.stack, torch.Tensor.__eq__, torch.Tensor.fill_]
+MORE_THAN_ONE = [
+    torch.Tensor.to,
+    torch.where,
+    torch.diff,
+    torch.isinf,
+    torch.ldexp,
+    torch.Tensor.norm,
+    torch.cartesian_prod,
+]
+
+
+@pytest.mark.parametrize("func", OPERATORS + MORE_THAN_ONE, ids=lambda func: func.__name__)
+def test_one_operator_is_all_that_a_dispatch_mode_sees(func: Any) -> None:
+    assert is_one_operator(func) == (func in OPERATORS)

@@ -1,0 +1,11 @@
+"""Tests that need the files of the repository: an installed package, such as a wheel, does not have them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+needs_source_tree = pytest.mark.skipif(
+    not (Path(__file__).parents[1] / "fxflops").is_dir(), reason="needs the source tree, not an installed package"
+)
