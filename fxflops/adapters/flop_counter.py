@@ -163,8 +163,8 @@ class _FlopCounterMode(TorchDispatchMode):
         kwargs = kwargs or {}
         if isinstance(func, HigherOrderOperator):
             return self._higher_order(func, args, kwargs)
-        entry = BASE.find(func)
-        if entry is not None and entry.reason == QUERY:
+        formula = BASE.find(func)
+        if formula is not None and formula.reason == QUERY:
             return NotImplemented if any(map(has_own_dispatch, types)) else func(*args, **kwargs)
         if func._can_decompose():
             with self:
@@ -173,12 +173,12 @@ class _FlopCounterMode(TorchDispatchMode):
         formula = self.counter.flop_registry.get(packet)
         if formula is not None:
             self.counter._add(packet, formula(*args, **kwargs, out_val=out))
-        elif entry is not None and entry.op in COUNTED:
-            ran = Call(Operation(entry.op, func, *map(spec_of, (args, kwargs, out))))
+        elif formula is not None and formula.op in COUNTED:
+            ran = Call(Operation(formula.op, func, *map(spec_of, (args, kwargs, out))))
             (counted,) = count_calls([ran], find_convention("torch"), BASE, lambda path: nn.Module())
             if counted.flops:
                 self.counter._add(packet, counted.flops)
-        elif entry is None:
+        elif formula is None:
             self.counter._unknown.add(str(packet))
         return out
 

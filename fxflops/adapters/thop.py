@@ -63,9 +63,9 @@ NAMES: dict[type[nn.Module], str] = {
 
 def rule_of(cls: type[nn.Module]) -> str:
     """Return the name of the rule for a class, or of the user's formula for the class; "" if the class has neither."""
-    entry = BASE.find_class(cls)[1]
+    formula = BASE.find_class(cls)[1]
     return NAMES.get(cls) or (
-        "" if entry is None or entry.is_ours else str(getattr(entry.function, "__name__", entry.op))
+        "" if formula is None or formula.is_ours else str(getattr(formula.function, "__name__", formula.op))
     )
 
 

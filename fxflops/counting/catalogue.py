@@ -34,11 +34,11 @@ def registered() -> list[Row]:
     names = _names()
     groups: dict[tuple[str, int, str, str], list[str]] = {}
     places: dict[Any, int] = {}  # maps a function to its place in the order of registration
-    for key, entry in BASE.items():
-        if entry.is_ours:
-            family = entry.function.__module__.removeprefix(FAMILIES) if entry.function is not None else ""
-            place = places.setdefault(entry.function, len(places))
-            groups.setdefault((family, place, entry.op, entry.doc), []).extend(_spellings(key, names))
+    for key, formula in BASE.items():
+        if formula.is_ours:
+            family = formula.function.__module__.removeprefix(FAMILIES) if formula.function is not None else ""
+            place = places.setdefault(formula.function, len(places))
+            groups.setdefault((family, place, formula.op, formula.doc), []).extend(_spellings(key, names))
 
     def order(item: tuple[tuple[str, int, str, str], list[str]]) -> tuple[Any, ...]:
         family, place, op, doc = item[0]

@@ -16,7 +16,7 @@ from ..names import name_of
 from ..ops import ESCAPE, Formula, FormulaRegistry, apply
 from ..ops._cost import COMPLEX
 from ..ops._masks import causal_pairs, leaves_all
-from ..ops._registry import entry_for
+from ..ops._registry import formula_for
 from ..records import NO_ARGUMENTS, Call, Cost, Count, Counted, FormulaFunction, Operation, Scope, Spec, specs_in
 from ..records.pairs import ATTENTIONS, pairs_in, with_facts
 from ..run.outcome import Run
@@ -61,7 +61,7 @@ def count_calls(
         counted = [reused[i]._replace(call=call) if i in reused else counts.of(call) for i, call in enumerate(calls)]
     else:
         counted = counts.of_all(calls)
-    users_rules = {id(entry.function) for entry, _ in registry.users().values()}
+    users_rules = {id(formula.function) for formula, _ in registry.users().values()}
     users_rules |= {id(each.rule) for each in reused.values()}
     return tuple(
         as_tool_sees(counted, convention, scopes, attribute_functions, users_rules, counts.computes, _is_operator)
@@ -139,37 +139,37 @@ class _Counts:
         operation_and_count = self.count_of.get(call.operation)
         if operation_and_count is None:
             operation = without_mask(call.operation) if self.attention == "dense" else call.operation
-            entry = entry_of(operation, self.registry)
-            row = self._row(operation, entry) if entry is not None and entry.is_ours else None
-            operation_and_count = operation, self._count(operation, entry, row, call.path)
-            if not (_reads_module(entry, operation) or _reads_module(row, operation)):
+            formula = formula_of(operation, self.registry)
+            row = self._row(operation, formula) if formula is not None and formula.is_ours else None
+            operation_and_count = operation, self._count(operation, formula, row, call.path)
+            if not (_reads_module(formula, operation) or _reads_module(row, operation)):
                 self.count_of[call.operation] = operation_and_count
         operation, count = operation_and_count
         return tuple.__new__(Counted, (call if operation is call[0] else call._replace(operation=operation), count))
 
     def computes(self, operation: Operation) -> bool:
         """Return whether an operation computes anything. False if the operation is declared to cost nothing."""
-        entry = entry_of(operation, self.registry)
-        return entry is None or not entry.reason
+        formula = formula_of(operation, self.registry)
+        return formula is None or not formula.reason
 
-    def _row(self, operation: Operation, entry: Formula) -> Formula | None:
+    def _row(self, operation: Operation, formula: Formula) -> Formula | None:
         """Return the convention's row for an operation, as a formula; None if the convention has no row for the operation."""
         key = _key_of(operation, self.convention.rows)
         if key is not None and key not in self.rows:
-            row = entry_for([key], self.convention.rows[key], entry.op)
+            row = formula_for([key], self.convention.rows[key], formula.op)
             self.rows[key] = replace(row, style="op") if row.is_ours else row
         return self.rows.get(key)
 
-    def _count(self, operation: Operation, entry: Formula | None, row: Formula | None, path: str) -> Count:
-        if self.convention.registered is not None and (entry is None or entry.is_ours):
+    def _count(self, operation: Operation, formula: Formula | None, row: Formula | None, path: str) -> Count:
+        if self.convention.registered is not None and (formula is None or formula.is_ours):
             tool_formula = self.convention.registered(operation)
             if tool_formula is not None:
-                return self._registered(tool_formula, operation, entry, path)
+                return self._registered(tool_formula, operation, formula, path)
         if isinstance(operation.target, str) and operation.target == NO_ARGUMENTS:
             return Count(
                 None, "", "the trace does not show the call's arguments: record the trace with torch 2.1 or later"
             )
-        if entry is None:
+        if formula is None:
             is_description = isinstance(operation.target, str)  # the observer has only a description of the call
             return Count(
                 None,
@@ -178,11 +178,11 @@ class _Counts:
                 if is_description
                 else f"{NO_FORMULA} for {operation.op}",
             )
-        if entry.reason == ESCAPE:
+        if formula.reason == ESCAPE:
             return Count(None, "", "its data leaves torch; computations outside torch are not counted")
         # If a mask's values are unknown, there is no exact count. For a lower bound, assume that the mask keeps no pairs.
         needs_pairs = operation.op in ATTENTIONS and self.attention != "dense" and pairs_in(operation.out) is None
-        arguments = entry, operation.target, operation.args, operation.kwargs
+        arguments = formula, operation.target, operation.args, operation.kwargs
         if needs_pairs and not leaves_all(*arguments):
             # For a causal mask, the shapes determine the number of pairs.
             pairs = causal_pairs(*arguments, operation.out)
@@ -192,34 +192,36 @@ class _Counts:
                 return Count(None, "", UNKNOWN_PAIRS)
             operation = operation._replace(out=with_facts(operation.out, pairs=pairs))
         tensors = [*operation.inputs(), *specs_in(operation.out)]
-        rule: Any = entry.reason or entry.function
+        rule: Any = formula.reason or formula.function
         convention = self.convention
         try:
-            cost = self._cost(entry, operation, tensors, path)
+            cost = self._cost(formula, operation, tensors, path)
             if row is not None:
-                entry, rule = row, row.function
+                formula, rule = row, row.function
                 cost = self._cost(row, operation, tensors, path)._replace(macs=cost.macs)
-            elif convention.of is not None and entry.is_ours:
+            elif convention.of is not None and formula.is_ours:
                 cost = convention.of(cost, operation)._replace(macs=cost.macs)
                 rule = convention.of if cost.flops else NOT_COUNTED
         except FormulaError as error:
-            if not entry.is_ours:
+            if not formula.is_ours:
                 raise
             return Count(None, "", str(error))
         is_integer = not convention.integers and any(cost) and is_integral(operation)
         count = Count(cost, rule, "", is_integer)
-        return count if entry.is_ours else _users_count(count, operation, convention)
+        return count if formula.is_ours else _users_count(count, operation, convention)
 
-    def _registered(self, formula: FormulaFunction, operation: Operation, entry: Formula | None, path: str) -> Count:
-        """Return the count by a formula that was registered with the convention's tool. The MACs are from fxflops's formula."""
+    def _registered(
+        self, tool_formula: FormulaFunction, operation: Operation, formula: Formula | None, path: str
+    ) -> Count:
+        """Return the count by a formula that was registered with the tool of the convention. The MACs are from fxflops's own formula."""
         tensors = [*operation.inputs(), *specs_in(operation.out)]
-        ours = Cost() if entry is None else self._cost(entry, operation, tensors, path)
-        cost = apply(Formula(operation.op, formula), operation, None, path)
-        return Count(cost._replace(macs=ours.macs), formula)
+        ours = Cost() if formula is None else self._cost(formula, operation, tensors, path)
+        cost = apply(Formula(operation.op, tool_formula), operation, None, path)
+        return Count(cost._replace(macs=ours.macs), tool_formula)
 
-    def _cost(self, entry: Formula, operation: Operation, tensors: list[Spec], path: str) -> Cost:
-        module = self.module_at(path) if _reads_module(entry, operation) else None
-        cost = _applied(entry, operation, module, tensors, path)
+    def _cost(self, formula: Formula, operation: Operation, tensors: list[Spec], path: str) -> Cost:
+        module = self.module_at(path) if _reads_module(formula, operation) else None
+        cost = _applied(formula, operation, module, tensors, path)
         return weighed(cost if self.attention == "dense" else scaled_to_pairs_left(cost, operation), operation, tensors)
 
 
@@ -235,14 +237,14 @@ def _users_count(count: Count, operation: Operation, convention: Convention) -> 
     return count._replace(cost=macs_alone(cost, operation))
 
 
-def _reads_module(entry: Formula | None, operation: Operation) -> bool:
-    return entry is not None and entry.style != "op" and isinstance(operation.target, type)
+def _reads_module(formula: Formula | None, operation: Operation) -> bool:
+    return formula is not None and formula.style != "op" and isinstance(operation.target, type)
 
 
 def is_users(call: Call | Scope, registry: FormulaRegistry) -> bool:
     """Return whether this call of an operation or a module is counted by a user formula."""
-    entry = entry_of(call.operation, registry)
-    return entry is not None and not entry.is_ours
+    formula = formula_of(call.operation, registry)
+    return formula is not None and not formula.is_ours
 
 
 def unused_formula_warnings(counted: Iterable[Counted], registry: FormulaRegistry, convention: Convention) -> list[str]:
@@ -255,13 +257,15 @@ def unused_formula_warnings(counted: Iterable[Counted], registry: FormulaRegistr
         return []
     counted = tuple(counted)
     used = {id(each.rule) for each in counted}
-    users = {id(entry.function) for entry, _ in formulas.values()}
+    users = {id(formula.function) for formula, _ in formulas.values()}
     calls_by_spelling: dict[str, Counter[str]] = {}
     for each in counted:
         if id(each.rule) not in users:
             calls_by_spelling.setdefault(each.call.op, Counter())[_spelled(each.call.target)] += 1
-    unused = {entry.function: (key, op) for key, (entry, op) in formulas.items() if id(entry.function) not in used}
-    ops = {entry.op for _, entry in registry.items()} | {each.call.op for each in counted}
+    unused = {
+        formula.function: (key, op) for key, (formula, op) in formulas.items() if id(formula.function) not in used
+    }
+    ops = {formula.op for _, formula in registry.items()} | {each.call.op for each in counted}
     unknown_rows = [
         f"the row for {op!r} counts nothing: the op {op!r} is unknown{did_you_mean(op, ops)}"
         for key, (_, op) in formulas.items()
@@ -278,7 +282,7 @@ def unused_formula_warnings(counted: Iterable[Counted], registry: FormulaRegistr
 
 def _users_rows(registry: FormulaRegistry, convention: Convention) -> dict[Any, tuple[Formula, str]]:
     """Return a convention's rows that the user wrote, by key. Each row comes with the name of the row's op."""
-    rows = {key: entry_for([key], row, "") for key, row in convention.rows.items() if not Formula("", row).is_ours}
+    rows = {key: formula_for([key], row, "") for key, row in convention.rows.items() if not Formula("", row).is_ours}
     return {
         key: (row, key if isinstance(key, str) else getattr(_entry_at(key, registry), "op", ""))
         for key, row in rows.items()
@@ -297,7 +301,7 @@ def _spelled(target: Any) -> str:
     return name if "::" in name else name.replace(":", ".")
 
 
-def entry_of(operation: Operation, registry: FormulaRegistry) -> Formula | None:
+def formula_of(operation: Operation, registry: FormulaRegistry) -> Formula | None:
     """Return the formula that counts an operation; None if no formula is registered for the operation."""
     return _entry_at(operation.target, registry)
 
@@ -323,16 +327,16 @@ def _key_of(operation: Operation, rows: Mapping[Any, FormulaFunction]) -> Any:
 
 
 def _applied(
-    entry: Formula, operation: Operation, module: nn.Module | None, tensors: Iterable[Spec], path: str
+    formula: Formula, operation: Operation, module: nn.Module | None, tensors: Iterable[Spec], path: str
 ) -> Cost:
     """Return the cost of an operation on these tensors. For nested tensors, return the sum over the nested tensors' parts."""
     counts = [len(spec.facts["parts"]) for spec in tensors if spec.facts and "parts" in spec.facts]
     if not counts:
-        return apply(entry, operation, module, path)
+        return apply(formula, operation, module, path)
     cost = Cost()
     for i in range(max(counts)):
         args, kwargs, out = (_part(value, i) for value in (operation.args, dict(operation.kwargs), operation.out))
-        cost = cost.plus(apply(entry, operation._replace(args=args, kwargs=kwargs, out=out), module, path))
+        cost = cost.plus(apply(formula, operation._replace(args=args, kwargs=kwargs, out=out), module, path))
     return cost
 
 

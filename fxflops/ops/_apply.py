@@ -34,26 +34,26 @@ ONLY_INTS = {int}
 """The types of the numbers in a cost that need no conversion."""
 
 
-def apply(entry: Formula, ran: Operation, module: nn.Module | None = None, path: str = "") -> Cost:
-    """Return the cost of an operation, computed by ``entry``. Pass the leaf ``module`` that ran if the formula reads it.
+def apply(formula: Formula, ran: Operation, module: nn.Module | None = None, path: str = "") -> Cost:
+    """Return the cost of an operation, computed by ``formula``. Pass the leaf ``module`` that ran if the formula reads it.
 
     Raises FormulaError when the formula raises, does not fit the arguments, returns neither an int nor a Cost, or returns a
     negative count or macs without FLOPs. The message contains the module's ``path``.
     """
-    if entry.function is None:
+    if formula.function is None:
         return Cost()
     try:
-        result = _call(entry, entry.function, ran, module)
-        return _checked(result if isinstance(result, Cost) else Cost(others=_whole(result)), entry.is_ours)
+        result = _call(formula, formula.function, ran, module)
+        return _checked(result if isinstance(result, Cost) else Cost(others=_whole(result)), formula.is_ours)
     except Exception as error:
         given = ", ".join([*map(repr, ran.args), *(f"{name}={value!r}" for name, value in ran.kwargs.items())])
-        name = getattr(entry.function, "__name__", repr(entry.function))
-        whole = name if entry.is_ours else f"{entry.function.__module__}.{name}"
+        name = getattr(formula.function, "__name__", repr(formula.function))
+        whole = name if formula.is_ours else f"{formula.function.__module__}.{name}"
         raise FormulaError(
-            f"the formula {whole} of {entry.op!r} failed on ({given}) -> {ran.out!r}"
+            f"the formula {whole} of {formula.op!r} failed on ({given}) -> {ran.out!r}"
             + (f" in module {path!r}" if path else "")
             + f": {type(error).__name__}: {error}\n"
-            f"The formula was called {CALLED[entry.style]}; its signature is {name}{inspect.signature(entry.function)}"
+            f"The formula was called {CALLED[formula.style]}; its signature is {name}{inspect.signature(formula.function)}"
         ) from error
 
 
@@ -77,19 +77,19 @@ def _checked(cost: Cost, is_ours: bool) -> Cost:
     return cost
 
 
-def _call(entry: Formula, function: FormulaFunction, ran: Operation, module: nn.Module | None) -> Cost | int:
-    if entry.style == "mapping":
+def _call(formula: Formula, function: FormulaFunction, ran: Operation, module: nn.Module | None) -> Cost | int:
+    if formula.style == "mapping":
         args, kwargs, out = tensors(ran.args), tensors(dict(ran.kwargs)), tensors(ran.out)
         if isinstance(ran.target, type):
             return function(module, out, *args, **kwargs)
         if is_method(ran.target):
             return function(args[0], out, *args[1:], **kwargs)
         return function(out, *args, **kwargs)
-    if entry.style == "module":
+    if formula.style == "module":
         return function(module, *ran.args, **ran.kwargs, out=ran.out)
-    if not entry.is_ours and not isinstance(ran.target, type):
-        _check_order(entry.parameters[0], ran.target)
-    args, kwargs = arguments(entry.parameters, ran)
+    if not formula.is_ours and not isinstance(ran.target, type):
+        _check_order(formula.parameters[0], ran.target)
+    args, kwargs = arguments(formula.parameters, ran)
     return function(*args, **kwargs, out=ran.out)
 
 

@@ -23,42 +23,44 @@ NONE, TOP_LEFT, BOTTOM_RIGHT = range(3)
 """Causal masks, numbered as in ``custom_mask_type`` and ``torch.nn.attention.bias.CausalVariant``."""
 
 
-def leaves_all(entry: Formula, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+def leaves_all(formula: Formula, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """Return True if an attention call has no mask. The call's arguments may be tensors or specs."""
-    given = given_to(entry, target, args, kwargs)
+    given = given_to(formula, target, args, kwargs)
     masks = (*MASKS, *STARTS, "block_mask", "is_causal", "custom_mask_type")
     return not any(given.get(name) not in (None, False, 0) for name in masks)
 
 
-def given_to(entry: Formula, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def given_to(formula: Formula, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return a call's arguments by name: the formula's positional parameters, or the op's if the formula has none."""
-    names = (entry.parameters[0] if entry.function else ()) or names_of(target)
+    names = (formula.parameters[0] if formula.function else ()) or names_of(target)
     return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
-def causal_pairs(entry: Formula, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> int | None:
+def causal_pairs(
+    formula: Formula, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any
+) -> int | None:
     """Return the number of query-key pairs that the causal mask of a call keeps. The call's arguments are specs.
 
     Return None if the call is not causal, or if the call also has a mask tensor: a spec does not have its values.
     """
-    given = given_to(entry, target, args, kwargs)
+    given = given_to(formula, target, args, kwargs)
     corner = corner_of(given)
     if corner == NONE or any(given.get(name) is not None for name in (*MASKS, *STARTS, "block_mask")):
         return None
     query, key = given.get("query"), given.get("key")
     if not isinstance(query, Spec) or not isinstance(key, Spec) or "parts" in query.facts:
         return None  # each part of a nested tensor has its own number of pairs
-    batch, n, s = sizes_of(entry, target, given, out)
+    batch, n, s = sizes_of(formula, target, given, out)
     return batch * triangle(n, s, corner)
 
 
-def sizes_of(entry: Formula, target: Any, given: Mapping[str, Any], out: Any) -> tuple[int, int, int]:
+def sizes_of(formula: Formula, target: Any, given: Mapping[str, Any], out: Any) -> tuple[int, int, int]:
     """Return the number of heads of all samples together, and the numbers of queries and keys per head."""
     query, key = given["query"], given["key"]
     heads_last = getattr(target, "__name__", "").partition(".")[0] in HEADS_LAST
     n, s = (query.shape[-3], key.shape[-3]) if heads_last else (query.shape[-2], key.shape[-2])
     result, width = query, query.shape[-1]
-    if entry.op == ATTENTION:
+    if formula.op == ATTENTION:
         # The batch is read from the result: the query may be broadcast to the keys' batch.
         first = out if hasattr(out, "dtype") else out[0]
         result, width = first, given["value"].shape[-1]

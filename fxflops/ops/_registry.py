@@ -203,7 +203,7 @@ class FormulaRegistry:
         registry = FormulaRegistry(self)
         # Exact targets come last, so that they win.
         for target, function in sorted(formulas.items(), key=lambda item: -len(_keys(item[0]))):
-            registry.add(target, entry_for([target], function, self.name_of(target)))
+            registry.add(target, formula_for([target], function, self.name_of(target)))
         return registry
 
 
@@ -256,7 +256,7 @@ def formula(*targets: Any, op: str | None = None, traits: Iterable[Trait] = ()) 
         _keys(target)
 
     def register(function: Callable[Q, S]) -> Op[Q, S]:
-        entry = entry_for(list(targets), function, op or (None if _is_ours(function) else BASE.name_of(targets[0])))
+        entry = formula_for(list(targets), function, op or (None if _is_ours(function) else BASE.name_of(targets[0])))
         for target in targets:
             BASE.add(target, entry)
         for trait in traits:
@@ -291,7 +291,7 @@ def is_method(target: Any) -> bool:
     return hasattr(target, "__objclass__") or getattr(target, "__qualname__", "").startswith(("Tensor.", "TensorBase."))
 
 
-def entry_for(
+def formula_for(
     targets: list[Any], function: FormulaFunction, op: str | None = None, style: Style | None = None
 ) -> Formula:
     """Return the entry that counts ``targets`` with ``function``. A function that is already registered keeps its entry."""

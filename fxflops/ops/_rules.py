@@ -133,12 +133,12 @@ def unwatched(*targets: Any) -> Callable[[Callable[..., Passing | None]], Callab
     For example, under a mode ``svdvals`` also computes the singular vectors. The rule returns the tensors, besides the
     result, that are alive at the peak without a mode. The rule returns None if a mode changes nothing. The rule takes the sizes and
     strides of the input tensors, the function's own parameters, and two keywords: ``device`` is the device type, and
-    ``learns`` says whether autograd records the call.
+    ``needs_grad`` says whether autograd records the call.
     """
 
     def register(rule: Callable[..., Passing | None]) -> Callable[..., Passing | None]:
         names, keywords, more, others = parameters_of(rule)
-        keywords = tuple(name for name in keywords if name not in ("device", "learns"))
+        keywords = tuple(name for name in keywords if name not in ("device", "needs_grad"))
         UNWATCHED.update(dict.fromkeys(targets, (rule, (names[1:], keywords, more, others))))
         return rule
 

@@ -103,7 +103,7 @@ def bags_of_cpu(
     include_last_offset: bool = False,
     padding_idx: int = -1,
     *,
-    learns: bool = False,
+    needs_grad: bool = False,
 ) -> tuple[int, ...]:
     """Return the bytes of three results: the bag of each index, the size of each bag, and the index of each maximum.
 
@@ -113,7 +113,7 @@ def bags_of_cpu(
     itemsize: int = offsets.dtype.itemsize
     bags, is_sum = offsets.numel(), MODES[mode] == "sum"
     is_fast = is_sum and padding_idx < 0 and weight.dtype in (torch.float32, torch.float16, torch.bfloat16)
-    last = 0 if not include_last_offset or (is_sum and not learns) else 1
+    last = 0 if not include_last_offset or (is_sum and not needs_grad) else 1
     of_index = 0 if is_fast else (indices.numel() + 1) * itemsize
     nbytes: tuple[int, ...] = (
         of_index,
@@ -126,7 +126,7 @@ def bags_of_cpu(
 @stores("aten::_embedding_bag", device="cpu")
 def bags_of_cpu_with_backward(*args: Any) -> tuple[int, ...]:
     """Return the same bytes as :func:`bags_of_cpu`, for a call that autograd records."""
-    nbytes: tuple[int, ...] = bags_of_cpu(*args, learns=True)
+    nbytes: tuple[int, ...] = bags_of_cpu(*args, needs_grad=True)
     return nbytes
 
 

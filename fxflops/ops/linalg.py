@@ -153,20 +153,20 @@ def eigvals(A: Spec, *, out: Any) -> Cost:
 
 
 @unwatched(*spelled("svdvals eigvals eigvalsh", torch.linalg))
-def values_alone(tensors: Sequence[Strided], A: Spec, *_: Any, learns: bool, **__: Any) -> Passing | None:
+def values_alone(tensors: Sequence[Strided], A: Spec, *_: Any, needs_grad: bool, **__: Any) -> Passing | None:
     """Return (), because only the values are computed, or None if autograd also needs the vectors."""
-    return None if learns else ()
+    return None if needs_grad else ()
 
 
 @unwatched(torch.linalg.matrix_norm)
 def matrix_norm_by_values(
-    tensors: Sequence[Strided], A: Spec, ord: Any = "fro", dim: Any = (-2, -1), *_: Any, learns: bool, **__: Any
+    tensors: Sequence[Strided], A: Spec, ord: Any = "fro", dim: Any = (-2, -1), *_: Any, needs_grad: bool, **__: Any
 ) -> Passing | None:
     """Return the singular values if the norm is one of these values or their sum.
 
     Return None for any other norm, and if autograd records the call.
     """
-    if learns or ord not in (2, -2, "nuc"):
+    if needs_grad or ord not in (2, -2, "nuc"):
         return None
     m, n = (A[each] for each in dim)
     return (Spec((A.numel() // max(m * n, 1), min(m, n)), _real(A.dtype)),)
@@ -174,38 +174,38 @@ def matrix_norm_by_values(
 
 @unwatched(torch.linalg.norm)
 def norm_by_values(
-    tensors: Sequence[Strided], A: Spec, ord: Any = None, dim: Any = None, *_: Any, learns: bool, **__: Any
+    tensors: Sequence[Strided], A: Spec, ord: Any = None, dim: Any = None, *_: Any, needs_grad: bool, **__: Any
 ) -> Passing | None:
     """Return the same tensors as :func:`matrix_norm_by_values`, or None for vector norms."""
     dims = range(A.ndim) if dim is None else (dim,) if isinstance(dim, int) else dim
-    return matrix_norm_by_values(tensors, A, ord, dims, learns=learns) if len(dims) == 2 else None
+    return matrix_norm_by_values(tensors, A, ord, dims, needs_grad=needs_grad) if len(dims) == 2 else None
 
 
 @unwatched(*spelled("norm", torch, torch.Tensor))
 def nuclear_norm_by_values(
-    tensors: Sequence[Strided], A: Spec, p: Any = "fro", dim: Any = None, *_: Any, learns: bool, **__: Any
+    tensors: Sequence[Strided], A: Spec, p: Any = "fro", dim: Any = None, *_: Any, needs_grad: bool, **__: Any
 ) -> Passing | None:
     """Return the same tensors as :func:`matrix_norm_by_values` for the nuclear norm, or None for other norms."""
-    return norm_by_values(tensors, A, p, dim, learns=learns) if p == "nuc" else None
+    return norm_by_values(tensors, A, p, dim, needs_grad=needs_grad) if p == "nuc" else None
 
 
 @unwatched(torch.nuclear_norm)
 def all_values_added_up(
-    tensors: Sequence[Strided], A: Spec, dim: Any = None, *_: Any, learns: bool, **__: Any
+    tensors: Sequence[Strided], A: Spec, dim: Any = None, *_: Any, needs_grad: bool, **__: Any
 ) -> Passing | None:
     """Return the same tensors as :func:`matrix_norm_by_values` for the nuclear norm."""
-    return nuclear_norm_by_values(tensors, A, "nuc", dim, learns=learns)
+    return nuclear_norm_by_values(tensors, A, "nuc", dim, needs_grad=needs_grad)
 
 
 @unwatched(torch.linalg.cond)
 def condition_by_values(
-    tensors: Sequence[Strided], A: Spec, p: Any = None, *, device: str, learns: bool
+    tensors: Sequence[Strided], A: Spec, p: Any = None, *, device: str, needs_grad: bool
 ) -> Passing | None:
     """Return the singular values if the condition number is computed from them.
 
     For the norms 2 and -2, it is the ratio of two values. For "nuc", it is the sum of the values times the sum of their reciprocals.
     """
-    held = matrix_norm_by_values(tensors, A, 2 if p is None else p, learns=learns)
+    held = matrix_norm_by_values(tensors, A, 2 if p is None else p, needs_grad=needs_grad)
     if held is None or p != "nuc":
         return held
     (values,) = held
@@ -220,14 +220,14 @@ def rank_by_values(
     tol: Any = None,
     hermitian: bool = False,
     *_: Any,
-    learns: bool,
+    needs_grad: bool,
     **__: Any,
 ) -> Passing | None:
     """Return the singular values, the threshold in double precision, and the mask of the values above the threshold.
 
     For a hermitian matrix, the tensors are the absolute eigenvalues, the largest eigenvalue, the threshold and the mask.
     """
-    if learns:
+    if needs_grad:
         return None
     values = Spec((*A[:-2], min(A[-2:])), _real(A.dtype))
     largest = (Spec((*A[:-2], 1), values.dtype),) if hermitian else ()

@@ -9,7 +9,7 @@ from torch import nn
 
 from ..errors import FormulaError
 from ..records import FormulaFunction
-from ._registry import BASE, Formula, FormulaRegistry, entry_for, is_method
+from ._registry import BASE, Formula, FormulaRegistry, formula_for, is_method
 
 
 class FormulaMapping(MutableMapping[Any, FormulaFunction]):
@@ -40,9 +40,9 @@ class FormulaMapping(MutableMapping[Any, FormulaFunction]):
             if function is computes_nothing:
                 self._formulas.add(found, Formula(name, None, "declared to compute nothing"))
             elif any(e.function is function and e.style != "mapping" for _, e in self._formulas.items()):
-                self._formulas.add(found, entry_for([found], function))
+                self._formulas.add(found, formula_for([found], function))
             else:
-                self._formulas.add(found, entry_for([found], function, name, style="mapping"))
+                self._formulas.add(found, formula_for([found], function, name, style="mapping"))
 
     def __delitem__(self, key: Any) -> None:
         written = [found for found in dict.fromkeys([*self._find(key), (self._kind, key)]) if found in self._replaced]

@@ -33,7 +33,7 @@ def mkldnn_rnn_layer_backward(
     The kernel computes all gradients; only requested gradients are counted.
     """
     layer = list(weights_of(KINDS[mode], input[-1], hidden_size, 1, 1, has_biases))
-    to = To(input.facts.get("learns", True), hx_.facts.get("learns", True), True)
+    to = To(input.facts.get("requires_grad", True), hx_.facts.get("requires_grad", True), True)
     return layers_backward(BY_MODE[mode], input, [layer], hidden_size, hx_, 1, to)
 
 

@@ -46,7 +46,7 @@ def selected(
     dim: int | None = None,
     *_: Any,
     device: str,
-    learns: bool,
+    needs_grad: bool,
     **__: Any,
 ) -> Passing | None:
     """Return the tensors alive at the peak if torch selects quantiles instead of sorting: on a CPU, for few quantiles of long rows.

@@ -86,10 +86,10 @@ def max_pool1d(input: Spec, kernel_size: Any, *, out: Any) -> Cost:
 
 
 @unwatched(torch.max_pool1d, F.max_pool1d)
-def unindexed(tensors: Sequence[Strided], input: Spec, *_: Any, learns: bool, **__: Any) -> Passing | None:
+def unindexed(tensors: Sequence[Strided], input: Spec, *_: Any, needs_grad: bool, **__: Any) -> Passing | None:
     """Return (), or the copy of a non-contiguous input, because no indices are kept. Return None if autograd needs the indices."""
     sizes, strides = tensors[0]
-    if learns:
+    if needs_grad:
         return None
     return () if strides == contiguous(sizes) else (Spec(input, input.dtype),)
 

@@ -301,7 +301,7 @@ def mamba_inner_backward(
     parts = inner_of(xz, A, x_proj_weight, delta_proj_weight, given)
     names = {"weight": "conv1d_weight", "bias": "conv1d_bias"}
     of_conv = [part for part, name in names.items() if name in needs]
-    learns = [name in needs for name in ("x_proj_weight", "delta_proj_weight", "out_proj_weight")]
+    needs_grad = [name in needs for name in ("x_proj_weight", "delta_proj_weight", "out_proj_weight")]
     biases = [False, False, given.get("out_proj_bias") is not None and "out_proj_bias" in needs]
     u = parts["u"].numel()
     return summed(
@@ -310,7 +310,7 @@ def mamba_inner_backward(
         Cost(adds=u),  # x gets gradients from the scan and from the projection to dt, B and C
         *(
             linear_backward(x, Spec((x[0], weight[0])), weight, (True, learn, bias), out=None)
-            for (x, weight, _), learn, bias in zip(parts["projections"], learns, biases, strict=True)
+            for (x, weight, _), learn, bias in zip(parts["projections"], needs_grad, biases, strict=True)
         ),
     )
 
@@ -371,7 +371,7 @@ def split_conv_scan_backward(*, zxbcdt: Spec, A: Spec, D: Spec, needs: Sequence[
     rows, last = parts["rows"], given.get("outproj_weight")
     of_conv = [part for part in ("weight", "bias") if f"conv1d_{part}" in needs]
     kernel, bias = given["conv1d_weight"], given.get("conv1d_bias")
-    learns = (True, "outproj_weight" in needs, given.get("outproj_bias") is not None and "outproj_bias" in needs)
+    needs_grad = (True, "outproj_weight" in needs, given.get("outproj_bias") is not None and "outproj_bias" in needs)
     return summed(
         convolved_backward(
             parts["convolved"], kernel, bias, given.get("activation", "silu"), of_conv, "zxbcdt" in needs
@@ -381,7 +381,7 @@ def split_conv_scan_backward(*, zxbcdt: Spec, A: Spec, D: Spec, needs: Sequence[
             weight is not None,
             times(rows.numel(), GATE_BACKWARD).plus(_of_norm(rows, weight, "rmsnorm_weight" in needs)),
         ),
-        Cost() if last is None else linear_backward(rows, Spec((rows[0], last[0])), last, learns, out=None),
+        Cost() if last is None else linear_backward(rows, Spec((rows[0], last[0])), last, needs_grad, out=None),
     )
 
 
@@ -389,9 +389,9 @@ GATE, GATE_BACKWARD = Cost(muls=1, others=1), ACTIVATION_BACKWARD.plus(Cost(muls
 """x * silu(z), and the gradients of both."""
 
 
-def _of_norm(rows: Spec, weight: Any, learns: bool, k: int = 0, bias: bool = False, centered: bool = False) -> Cost:
+def _of_norm(rows: Spec, weight: Any, needs_grad: bool, k: int = 0, bias: bool = False, centered: bool = False) -> Cost:
     weights = rows[-1]
-    return normalized_backward(rows, k or weights, weights, weight, (True, learns, bias), centered=centered)
+    return normalized_backward(rows, k or weights, weights, weight, (True, needs_grad, bias), centered=centered)
 
 
 # Norms

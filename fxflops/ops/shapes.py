@@ -103,14 +103,14 @@ def _with_strides(value: Any, strides: Iterator[Strides]) -> Any:
     return value
 
 
-def held_unwatched(ran: Operation, tensors: Sequence[Strided], device: str, learns: bool) -> Passing | None:
+def held_unwatched(ran: Operation, tensors: Sequence[Strided], device: str, needs_grad: bool) -> Passing | None:
     """Return the tensors alive at the peak of a call that a dispatch mode would change, or None for any other call."""
     rule, parameters = UNWATCHED[ran.target]
     if ran.kwargs and ran.kwargs.get("out") is not None:  # torch.norm calls itself again with out=None
         return None
     try:
         args, kwargs = arguments(parameters, ran)
-        return rule(tensors, *args, **kwargs, device=device, learns=learns)
+        return rule(tensors, *args, **kwargs, device=device, needs_grad=needs_grad)
     except Exception:  # arguments that the kernel refuses
         return None
 

@@ -78,11 +78,11 @@ class Operations:
             overload = next((each for each in self._overloads(event) if is_composite(each)), overload)
         if not isinstance(overload, OpOverload) or not is_composite(overload):
             return True
-        entry = self._registry.find(overload)
-        if entry is not None and not entry.is_ours:
+        formula = self._registry.find(overload)
+        if formula is not None and not formula.is_ours:
             return True
         # A composite operator that called no other operators ran its own kernel, or computed nothing.
-        return False if entry is None else None
+        return False if formula is None else None
 
     def of(self, event: Event) -> Operation:
         """Return the operation of an event. The operation's result is from its meta kernel.
@@ -94,9 +94,9 @@ class Operations:
         overload, args, kwargs = self._bound(event)
         key = event.name, overload, typed(_plain(args)), typed(_plain(kwargs)), _strides(args), _strides(kwargs)
         if key not in self._operations:
-            entry = self._registry.find(overload)
-            op = event.name if entry is None else entry.op
-            sends = entry is not None and entry.reason == COMMUNICATION
+            formula = self._registry.find(overload)
+            op = event.name if formula is None else formula.op
+            sends = formula is not None and formula.reason == COMMUNICATION
             out = None if sends or not isinstance(overload, OpOverload) else _result(overload, args, kwargs)
             self._operations[key] = Operation(op, overload, _plain(args), _plain(kwargs), out)
         return self._operations[key]
@@ -126,11 +126,11 @@ class Operations:
         for (
             overload
         ) in overloads:  # the trace is from another torch version; an operator without FLOPs needs no arguments
-            entry = self._registry.find(overload)
-            if entry is not None and entry.reason:
+            formula = self._registry.find(overload)
+            if formula is not None and formula.reason:
                 return overload, tensors, {}
-        entry = self._registry.find(event.name)
-        if overloads and not self._shows_numbers and (entry is None or entry.is_ours):
+        formula = self._registry.find(event.name)
+        if overloads and not self._shows_numbers and (formula is None or formula.is_ours):
             return NO_ARGUMENTS, tensors, {}
         return event.name if overloads else packet, tensors, {}
 
@@ -138,8 +138,10 @@ class Operations:
         """Return the names of the arguments whose values the operator's formula does not read; None if the trace shows all values."""
         if self._shows_numbers or CONCRETE in event.args:
             return None
-        entry = self._registry.find(overload)
-        named, keywords, _, takes_any = ((), (), False, False) if entry is None or entry.reason else entry.parameters
+        formula = self._registry.find(overload)
+        named, keywords, _, takes_any = (
+            ((), (), False, False) if formula is None or formula.reason else formula.parameters
+        )
         names = [] if takes_any else [argument.name for argument in overload._schema.arguments]
         return frozenset(names).difference(named, keywords)
 

@@ -28,7 +28,7 @@ class Masks:
         self._read: dict[Any, tuple[weakref.ref[Any], int]] = {}
 
     def with_pairs_left(
-        self, entry: Formula, target: Any, arguments: tuple[tuple[Any, ...], Mapping[str, Any]], out: Any, must: bool
+        self, formula: Formula, target: Any, arguments: tuple[tuple[Any, ...], Mapping[str, Any]], out: Any, must: bool
     ) -> Any:
         """Return the spec of an attention result (forward or backward) with the number of unmasked pairs as the fact ``pairs``.
 
@@ -36,7 +36,7 @@ class Masks:
         """
         result = spec_of(out)
         try:
-            pairs = pairs_left(entry, target, *arguments, out, self._count_kept)
+            pairs = pairs_left(formula, target, *arguments, out, self._count_kept)
         except NotImplementedError:
             if must:
                 raise
@@ -98,8 +98,10 @@ def with_shares(calls: Sequence[Call], owner_of: Mapping[int, int]) -> Sequence[
 def _pairs_of(forward: Operation) -> int | None:
     """Return the number of pairs that the mask of an attention call kept; None if unknown."""
     pairs: int | None = pairs_in(forward.out)
-    entry = None if pairs is not None else BASE.find(forward.target)
-    return pairs if entry is None else causal_pairs(entry, forward.target, forward.args, forward.kwargs, forward.out)
+    formula = None if pairs is not None else BASE.find(forward.target)
+    return (
+        pairs if formula is None else causal_pairs(formula, forward.target, forward.args, forward.kwargs, forward.out)
+    )
 
 
 def _is_of_pairs(operation: Operation, previous_op: str) -> bool:
@@ -121,19 +123,19 @@ def _with_share(call: Call, left: int, all_pairs: int, *, summed: bool) -> Call:
     return call._replace(operation=call.operation._replace(out=out))
 
 
-def with_learning(args: tuple[Any, ...], specs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the specs of arguments, each with its tensor's ``requires_grad`` as the fact ``learns``.
+def with_requires_grad(args: tuple[Any, ...], specs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the specs of arguments, each with its tensor's ``requires_grad`` as the fact ``requires_grad``.
 
     A fused backward kernel has no argument for the requested gradients: it computes all of them.
     """
     return tuple(
-        spec.with_facts(learns=arg.requires_grad) if isinstance(spec, Spec) else spec
+        spec.with_facts(requires_grad=arg.requires_grad) if isinstance(spec, Spec) else spec
         for arg, spec in zip(args, specs, strict=True)
     )
 
 
 def pairs_left(
-    entry: Formula,
+    formula: Formula,
     target: Any,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
@@ -146,11 +148,11 @@ def pairs_left(
 
     Raises NotImplementedError for a mask on the meta device, which has no values, and for nested tensors.
     """
-    arguments = given_to(entry, target, args, kwargs)
+    arguments = given_to(formula, target, args, kwargs)
     query = arguments["query"]
     if query.is_nested:
         raise NotImplementedError("the pairs of a nested tensor are counted from the shapes of its parts")
-    batch, n, s = sizes_of(entry, target, arguments, out)
+    batch, n, s = sizes_of(formula, target, arguments, out)
     corner = corner_of(arguments)
     starts = [arguments[name] for name in STARTS if arguments.get(name) is not None and arguments[name].numel()]
     with DisableTorchFunction(), disable_current_modes():

@@ -47,15 +47,15 @@ class CallLog:
         return operation
 
     def call(
-        self, entry: Formula | None, target: Any, call_specs: CallSpecs, path: str, seconds: float,
+        self, formula: Formula | None, target: Any, call_specs: CallSpecs, path: str, seconds: float,
         settings: ModuleSettings | None = None, keeps_path: bool = False, origin: str = "",
     ) -> Operation:  # fmt: skip
         """Record a call made in the module at ``path``, and return the call's operation; ``settings`` are a leaf module's settings.
 
         With ``keeps_path``, a call in the backward pass also gets ``path``.
         """
-        op = entry.op if entry is not None else qualified_name(target)
-        site = author_line() if entry is None else ""
+        op = formula.op if formula is not None else qualified_name(target)
+        site = author_line() if formula is None else ""
         phase, path = (self._phase_now(), path) if keeps_path else self.phase_and_path(path)
         operation = self.operation(op, target, call_specs, settings)
         self.add(operation, path, seconds, phase, origin, site)

@@ -110,10 +110,10 @@ class CallRunner(ThreadPart):
         if not tensors or transformed():
             return NotImplemented
         device = (self._world.device if self._world.is_meta else None) or tensors[0].device
-        learns = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+        needs_grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
         operation = Operation("", func, spec_of(args), spec_of(kwargs), None)
         strided = [(tensor.shape, tensor.stride()) for tensor in tensors]
-        temporaries = held_unwatched(operation, strided, device.type, learns)
+        temporaries = held_unwatched(operation, strided, device.type, needs_grad)
         if temporaries is None:
             return NotImplemented
         with disable_current_modes():

@@ -50,11 +50,11 @@ def attention(*args: Any, **kwargs: Any) -> torch.Tensor:
             mask = torch.where(mask, 0.0, torch.scalar_tensor(-math.inf, dtype=query.dtype, device=query.device))
         if call.kernel == "cudnn":
             fused = torch.ops.aten._scaled_dot_product_cudnn_attention.default
-            out = fused(query, key, value, mask, call.learns, dropout, causal, False, scale=scale)[0]
+            out = fused(query, key, value, mask, call.needs_grad, dropout, causal, False, scale=scale)[0]
         else:
             mask = None if mask is None else _aligned(mask, query, key)
             fused = torch.ops.aten._scaled_dot_product_efficient_attention.default
-            out = fused(query, key, value, mask, call.learns, dropout, causal, scale=scale)[0]
+            out = fused(query, key, value, mask, call.needs_grad, dropout, causal, scale=scale)[0]
     result: torch.Tensor = out.squeeze(0) if call.is_one_head else out
     return result
 
@@ -80,7 +80,7 @@ class _Attention:
         self.query, self.key, self.value, self.mask = query, key, value, attn_mask
         self.dropout_p, self.is_causal, self.scale = dropout_p, is_causal, scale
         self.is_grouped = enable_gqa
-        self.learns = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
+        self.needs_grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
         self.kernel = self._kernel()
 
     def _kernel(self) -> str:

@@ -52,6 +52,6 @@ def are_refused(op: str, dtypes: Sequence[torch.dtype], device: str) -> bool:
 def check_dtypes(func: Any, dtypes: Sequence[torch.dtype], registry: FormulaRegistry, device: str) -> None:
     """Raise MixedDtypesError if ``func`` refuses tensors of these dtypes on this type of device."""
     if len({*dtypes}) > 1:
-        entry = registry.find(func)
-        if entry is not None and are_refused(entry.op, dtypes, device):
-            raise MixedDtypesError(entry.op, dtypes)
+        formula = registry.find(func)
+        if formula is not None and are_refused(formula.op, dtypes, device):
+            raise MixedDtypesError(formula.op, dtypes)

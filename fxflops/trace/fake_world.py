@@ -45,14 +45,14 @@ class FakeWorld(ProfiledWorld):
     def learn_operator(
         self,
         key: Any,
-        entry: Formula,
+        formula: Formula,
         operation: Operation,
         arguments: Arguments,
         out: Any,
         memory_effect: MemoryEffect,
         is_part: bool,
     ) -> None:
-        depends_on_values = entry.op in DEPENDS_ON_VALUES or communicates(operation.target)
+        depends_on_values = formula.op in DEPENDS_ON_VALUES or communicates(operation.target)
         if not depends_on_values and self._results.knows(key):
             self.memo[key] = Recipe(operation, NEW, is_part=is_part)
 

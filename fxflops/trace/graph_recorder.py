@@ -100,7 +100,7 @@ class Recorder(NoRecorder):
         self._origins: dict[int, _Origin] = {}
         self._state_by_id = {id(tensor): (tensor, name) for name, tensor in _named_state(model)}
         self._autocast = autocast_state()
-        self._learns = self._grad_enabled = torch.is_grad_enabled()
+        self._was_grad_enabled = self._grad_enabled = torch.is_grad_enabled()
         for name, parameter in signature_of(model).parameters.items():
             if name not in inputs:
                 continue
@@ -244,7 +244,9 @@ class Recorder(NoRecorder):
         with torch.no_grad(), disable_current_modes():
             has_storage = is_dense(tensor) and not is_traceable_wrapper_subclass(tensor)
             constant = _with_storage(tensor) if has_storage else tensor.clone()
-        return self._constant("tensor_constant", constant.requires_grad_(self._learns and tensor.requires_grad))
+        return self._constant(
+            "tensor_constant", constant.requires_grad_(self._was_grad_enabled and tensor.requires_grad)
+        )
 
     def _base_of(self, tensor: torch.Tensor) -> torch.Tensor | None:
         if not is_dense(tensor):
@@ -275,7 +277,7 @@ class Recorder(NoRecorder):
                 self._graph.call_function(torch.set_autocast_enabled, (device, enabled))
                 self._graph.call_function(torch.set_autocast_dtype, (device, dtype))
         self._autocast = autocast
-        grad_enabled = torch.is_grad_enabled() or (self._learns and (returned or in_function()))
+        grad_enabled = torch.is_grad_enabled() or (self._was_grad_enabled and (returned or in_function()))
         if grad_enabled != self._grad_enabled:
             self._graph.call_function(set_grad_enabled, (grad_enabled,))
         self._grad_enabled = grad_enabled

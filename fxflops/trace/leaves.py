@@ -78,10 +78,10 @@ class Leaves:
     def of(self, module: nn.Module) -> Formula | None:
         """Return the formula that counts a module as a whole; None for a module that is not a leaf."""
         cls: Any = type(module)
-        entry, methods = self._formula_of_class(cls)
-        if entry is None or not (module.__dict__.keys().isdisjoint(methods) and _is_plain_call(module)):
+        formula, methods = self._formula_of_class(cls)
+        if formula is None or not (module.__dict__.keys().isdisjoint(methods) and _is_plain_call(module)):
             return None
-        return entry
+        return formula
 
 
 def _formula_of_class(registry: FormulaRegistry, cls: type) -> tuple[Formula | None, frozenset[str]]:
@@ -89,18 +89,18 @@ def _formula_of_class(registry: FormulaRegistry, cls: type) -> tuple[Formula | N
 
     The formula is None if the class derives from the class with a formula and overrides a method or attribute that the forward uses.
     """
-    base, entry = registry.find_class(cls)
-    if base is None or entry is None:
+    base, formula = registry.find_class(cls)
+    if base is None or formula is None:
         return None, NO_NAMES
     names = _read_by_forward(base)
-    if entry.is_ours and is_patched(base, names):
+    if formula.is_ours and is_patched(base, names):
         return None, NO_NAMES
     if cls is not base and any(
         getattr(cls, name, None) is not getattr(base, name, None) for name in (*names, *GETATTR)
     ):
         return None, NO_NAMES
     methods = [name for name in names if type(getattr(base, name, None)) is FunctionType]
-    return entry, frozenset(["forward", *methods])
+    return formula, frozenset(["forward", *methods])
 
 
 NO_NAMES: frozenset[str] = frozenset()

@@ -22,7 +22,7 @@ from .functions import writes
 from .source import in_function
 
 
-def _learn_as(meta: torch.Tensor, tensor: torch.Tensor) -> None:
+def _copy_requires_grad(meta: torch.Tensor, tensor: torch.Tensor) -> None:
     """Copy ``requires_grad`` and gradient hooks to the meta tensor of ``tensor``."""
     with DisableTorchFunction(), disable_current_modes() if len_torch_dispatch_stack() else nullcontext():
         meta.requires_grad_(tensor.requires_grad)
@@ -220,7 +220,7 @@ class MetaMirror:
             self.on_mirrored(tensor, meta)
         elif tensor.requires_grad != pair[1].requires_grad and pair[1].is_leaf:
             if key in self._state:
-                _learn_as(pair[1], tensor)  # the model has frozen or thawed the tensor since
+                _copy_requires_grad(pair[1], tensor)  # the model has frozen or thawed the tensor since
             elif tensor.grad_fn is not None:  # an autograd.Function wrote to the tensor, and has returned it since
                 raise NotImplementedError(CUT)
         return pair[1]

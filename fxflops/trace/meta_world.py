@@ -204,8 +204,8 @@ class MetaWorld(World):
             self.answers = {}  # from now on answers differ between tensors
             self._device_answers.batch_sizes.append(out[1])
 
-    def spec_of_result(self, entry: Formula | None, lookup_tensors: Any, out: Any) -> Any:
-        is_lookup = entry is not None and entry.op == LOOKUP
+    def spec_of_result(self, formula: Formula | None, lookup_tensors: Any, out: Any) -> Any:
+        is_lookup = formula is not None and formula.op == LOOKUP
         return with_row(self.spec(out), lookup_tensors) if is_lookup else self.spec(out)
 
     def raised(self, error: Exception) -> None:
@@ -337,10 +337,10 @@ class MetaWorld(World):
         return recipe
 
     def run_views(
-        self, key: Any, entry: Formula, target: Any, func: Any, args: Any, kwargs: Any
+        self, key: Any, formula: Formula, target: Any, func: Any, args: Any, kwargs: Any
     ) -> tuple[Any, Operation | None]:
         argument_forms = forms_in(key)
-        is_view = entry.reason == VIEW and not writes(func, kwargs)
+        is_view = formula.reason == VIEW and not writes(func, kwargs)
         if not is_view or {form.place for form in argument_forms} not in ({META}, {REAL}):
             return NotImplemented, None
         try:
@@ -353,24 +353,31 @@ class MetaWorld(World):
         if not forms or len(forms) < len(outs):  # not all results are views
             return NotImplemented, None
         result = forms[0].spec if sequence is None else tuple([form.spec for form in forms])
-        fields = entry.op, target, *argument_specs(key, len(args), kwargs), result, EMPTY_MAPPING
+        fields = formula.op, target, *argument_specs(key, len(args), kwargs), result, EMPTY_MAPPING
         operation = self._log.shared((without_strides(key), typed(result)), fields)
         self._keep(key, Recipe(operation, VIEWS, forms=forms, sequence=sequence, argument_forms=argument_forms))
         self._storages.current_call = len(self._calls)
         return out, operation
 
     def run_free(
-        self, key: Any, entry: Formula, target: Any, func: Any, args: Any, kwargs: Any, run_tracked: Callable[..., Any]
+        self,
+        key: Any,
+        formula: Formula,
+        target: Any,
+        func: Any,
+        args: Any,
+        kwargs: Any,
+        run_tracked: Callable[..., Any],
     ) -> tuple[Any, Operation | None]:
         """Run a call that costs nothing on meta tensors by its kernel alone, and a call whose tensors all have values as it is."""
         argument_forms = forms_in(key)
         places, dtypes = {form.place for form in argument_forms}, {form.dtype for form in argument_forms}
         if places <= {REAL}:
-            return self._run_on_values(key, entry, target, func, args, kwargs)
+            return self._run_on_values(key, formula, target, func, args, kwargs)
         if REAL in places:
             return NotImplemented, None
-        is_free = bool(entry.reason) and entry.reason not in (QUERY, ESCAPE)
-        if not is_free or entry.op in OBSERVED_IN_FULL or func in UNWATCHED:
+        is_free = bool(formula.reason) and formula.reason not in (QUERY, ESCAPE)
+        if not is_free or formula.op in OBSERVED_IN_FULL or func in UNWATCHED:
             return NotImplemented, None
         args, kwargs = self._mirror.replace(args, kwargs, func) if OWN in places else (args, kwargs)
         args, kwargs = self._device_answers.redirect(func, args, kwargs)
@@ -391,23 +398,23 @@ class MetaWorld(World):
                 self._storages.add_all(out)
                 self.returned(func, args, kwargs, out)
             result = self.spec(out) if view is None else view.spec
-            fields = entry.op, target, specs, kwspecs, result, EMPTY_MAPPING
+            fields = formula.op, target, specs, kwspecs, result, EMPTY_MAPPING
             return out, self._log.shared((without_strides(key), target, typed(result)), fields)
 
     def _run_on_values(
-        self, key: Any, entry: Formula, target: Any, func: Any, args: Any, kwargs: Any
+        self, key: Any, formula: Formula, target: Any, func: Any, args: Any, kwargs: Any
     ) -> tuple[Any, Operation | None]:
         """Run a call without tensors, or on tensors with values, if its result is the only tensor that it makes or writes to."""
         is_write = writes(func, kwargs)
         if (
-            entry.reason in (QUERY, ESCAPE)
-            or entry.op in RECORDED_BY_VALUES
+            formula.reason in (QUERY, ESCAPE)
+            or formula.op in RECORDED_BY_VALUES
             or type(func) not in WRITTEN_IN_C
             or (is_write and not writes_simply(func, args, kwargs))
             or self.answer(func, args, kwargs) is not NotImplemented
         ):
             return NotImplemented, None
-        is_alone = func is SET_ITEM or entry.op in COPIES or is_one_operator(func)
+        is_alone = func is SET_ITEM or formula.op in COPIES or is_one_operator(func)
         if not is_alone and self.makes_more(func, args, kwargs):
             return NotImplemented, None
         self.called_unseen()
@@ -426,7 +433,7 @@ class MetaWorld(World):
             self._storages.add_all(out)
             self.returned(func, args, kwargs, out)
             result = self.spec(out)
-        fields = entry.op, target, specs, kwspecs, result, EMPTY_MAPPING
+        fields = formula.op, target, specs, kwspecs, result, EMPTY_MAPPING
         return out, self._log.shared((without_strides(key), target, typed(result)), fields)
 
     def _with_number_as_tensor(self, args: Any) -> Any:
@@ -454,7 +461,7 @@ class MetaWorld(World):
     def learn(
         self,
         key: Any,
-        entry: Formula,
+        formula: Formula,
         operation: Operation,
         arguments: Arguments,
         out: Any,
@@ -466,14 +473,14 @@ class MetaWorld(World):
     def learn_operator(
         self,
         key: Any,
-        entry: Formula,
+        formula: Formula,
         operation: Operation,
         arguments: Arguments,
         out: Any,
         memory_effect: MemoryEffect,
         is_part: bool,
     ) -> None:
-        if entry.op not in DEPENDS_ON_VALUES and forms_in(key):
+        if formula.op not in DEPENDS_ON_VALUES and forms_in(key):
             self._learn(key, operation, arguments, out, memory_effect, is_part)
 
     def _learn(

@@ -9,7 +9,7 @@ from ..ops._traits import UNINITIALIZED
 from ..records import FORWARD, SCRIPT, Operation
 from ..records.tensors import spec_of
 from ..torch_internals import DisableTorchFunction, HigherOrderOperator, OpOverload, current_graph_task_id
-from .attention_pairs import with_learning
+from .attention_pairs import with_requires_grad
 from .call_runner import CallRunner
 from .functions import origin_of
 from .learning import Learning
@@ -103,7 +103,7 @@ class OperatorCalls(ThreadPart):
             formula = self._registry.find(func)
             specs, kwspecs = spec_of(args), spec_of(kwargs)
             if formula is not None and formula.op == RNN_BACKWARD:
-                specs = with_learning(args, specs)
+                specs = with_requires_grad(args, specs)
             copies_unwritten = self._unwritten.is_copied_by(formula, *original)
             if not copies_unwritten:
                 self._recording.check_reads(formula, func, *original)

@@ -58,8 +58,8 @@ def _is_dtensor(cls: type) -> bool:
 @lru_cache(maxsize=4096)
 def communicates(func: Any) -> bool:
     """Return whether an operator sends data to other processes or receives data from them."""
-    entry = BASE.find(func) if isinstance(func, OpOverload) else None
-    return entry is not None and entry.reason == COMMUNICATION
+    formula = BASE.find(func) if isinstance(func, OpOverload) else None
+    return formula is not None and formula.reason == COMMUNICATION
 
 
 def is_between_processes(func: Any) -> bool:

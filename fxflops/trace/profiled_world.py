@@ -101,22 +101,24 @@ class ProfiledWorld(World):
     def learn(
         self,
         key: Any,
-        entry: Formula,
+        formula: Formula,
         operation: Operation,
         arguments: Arguments,
         out: Any,
         memory_effect: MemoryEffect,
     ) -> None:
-        if _depends_on_values(entry, arguments):
+        if _depends_on_values(formula, arguments):
             return
         # Code from outside torch may check which modes are on, or turn modes on.
-        is_from_torch = entry.is_ours and (not isinstance(operation.target, type) or is_torch_module(operation.target))
+        is_from_torch = formula.is_ours and (
+            not isinstance(operation.target, type) or is_torch_module(operation.target)
+        )
         # If the call leaves only its result in memory, the dispatch mode may be off when the call is repeated.
         is_complete = is_from_torch and memory_effect.bytes_left == self._storages.bytes_since(
             memory_effect.entered_before, (arguments, out)
         )
         returns = (
-            NEW if memory_effect.bytes_left > 0 or entry.reason != VIEW else VIEWS
+            NEW if memory_effect.bytes_left > 0 or formula.reason != VIEW else VIEWS
         )  # a reshape that copies has memory of its own
         self.memo[key] = Recipe(operation, returns, memory_effect.transients if is_complete else None)
 
@@ -142,10 +144,10 @@ class ProfiledWorld(World):
                 storages.add_all(out)
 
 
-def _depends_on_values(entry: Formula, arguments: Arguments) -> bool:
+def _depends_on_values(formula: Formula, arguments: Arguments) -> bool:
     """Return whether a call's record depends on more than metadata, or the call leaves memory unwritten."""
-    is_masked = entry.op in ATTENTIONS and len(tensors_given(arguments)) > QUERY_KEY_VALUE
-    return is_masked or entry.op in UNINITIALIZED or entry.reason in (QUERY, ESCAPE)
+    is_masked = formula.op in ATTENTIONS and len(tensors_given(arguments)) > QUERY_KEY_VALUE
+    return is_masked or formula.op in UNINITIALIZED or formula.reason in (QUERY, ESCAPE)
 
 
 def is_like(value: Any, expected: Any) -> bool:

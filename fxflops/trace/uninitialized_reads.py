@@ -125,28 +125,28 @@ class Unwritten:
             id(storage) in unwritten and unwritten[id(storage)]() is storage for storage in _storages(value)
         )
 
-    def is_copied_by(self, entry: Formula | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def is_copied_by(self, formula: Formula | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Return whether a call copies an unwritten tensor. The copy is unwritten, too: reading the copy is reported, making it is not."""
-        return entry is not None and entry.op in COPIES and self.holds(_first_argument(args, kwargs))
+        return formula is not None and formula.op in COPIES and self.holds(_first_argument(args, kwargs))
 
-    def is_read_by(self, entry: Formula | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Return whether a call reads an unwritten tensor; ``entry`` is the call's formula.
+    def is_read_by(self, formula: Formula | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Return whether a call reads an unwritten tensor; ``formula`` is the call's formula.
 
         The call's tensors are then removed, since they are written to now, or have been reported. If the call reads only the shape or
         dtype of a tensor, as ``zeros_like`` does, the tensor stays, since it may be written to later.
         """
-        if not self.storages or (entry is not None and _asks_metadata(entry)):
+        if not self.storages or (formula is not None and _asks_metadata(formula)):
             return False
         if writes(func, kwargs):
             self.wrote((args, kwargs))
             return False
         read_arguments: Any = args, kwargs
-        if entry is not None and entry.op in COPIES:  # x.type_as(other)
+        if formula is not None and formula.op in COPIES:  # x.type_as(other)
             read_arguments = _first_argument(args, kwargs)
-        elif entry is not None and entry.op == CONV_BACKWARD:
+        elif formula is not None and formula.op == CONV_BACKWARD:
             read_arguments = _read_by_conv_backward(*args, **kwargs)
-        elif (entry is not None and entry.op == BERNOULLI and _has_probability(args, kwargs)) or (
-            entry is not None and entry.op in UNREAD and not _adds_up(args, kwargs)
+        elif (formula is not None and formula.op == BERNOULLI and _has_probability(args, kwargs)) or (
+            formula is not None and formula.op in UNREAD and not _adds_up(args, kwargs)
         ):
             read_arguments = _other_arguments(args, kwargs)
         read_with_beta = (
@@ -157,9 +157,11 @@ class Unwritten:
         return reads_unwritten
 
 
-def _asks_metadata(entry: Formula) -> bool:
+def _asks_metadata(formula: Formula) -> bool:
     """Return whether a call reads no elements of its tensors, because it makes a view or is a query about metadata."""
-    return entry.reason == VIEW or (entry.reason == QUERY and entry.op not in READING) or entry.op == OF_METADATA
+    return (
+        formula.reason == VIEW or (formula.reason == QUERY and formula.op not in READING) or formula.op == OF_METADATA
+    )
 
 
 def _has_probability(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:

@@ -140,7 +140,7 @@ class World:
     def returned(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Note which tensors a call has returned, and which it has written to."""
 
-    def spec_of_result(self, entry: Formula | None, lookup_tensors: Any, out: Any) -> Any:
+    def spec_of_result(self, formula: Formula | None, lookup_tensors: Any, out: Any) -> Any:
         """Return the spec of a result; for a table lookup, ``lookup_tensors`` are the indices and the table."""
         return spec_of(out)
 
@@ -211,7 +211,7 @@ class World:
         return None
 
     def run_views(
-        self, key: Any, entry: Formula, target: Any, func: Any, args: Any, kwargs: Any
+        self, key: Any, formula: Formula, target: Any, func: Any, args: Any, kwargs: Any
     ) -> tuple[Any, Operation | None]:
         """Run a call that only returns views, and add a recipe to the memo; return the call's result and its operation.
 
@@ -220,7 +220,14 @@ class World:
         return NotImplemented, None
 
     def run_free(
-        self, key: Any, entry: Formula, target: Any, func: Any, args: Any, kwargs: Any, run_tracked: Callable[..., Any]
+        self,
+        key: Any,
+        formula: Formula,
+        target: Any,
+        func: Any,
+        args: Any,
+        kwargs: Any,
+        run_tracked: Callable[..., Any],
     ) -> tuple[Any, Operation | None]:
         """Run a call that costs nothing, or whose tensors all have values, by a shortcut; return its result and its operation.
 
@@ -232,7 +239,7 @@ class World:
     def learn(
         self,
         key: Any,
-        entry: Formula,
+        formula: Formula,
         operation: Operation,
         arguments: Arguments,
         out: Any,
@@ -243,7 +250,7 @@ class World:
     def learn_operator(
         self,
         key: Any,
-        entry: Formula,
+        formula: Formula,
         operation: Operation,
         arguments: Arguments,
         out: Any,

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from fxflops.names import Absent
 from fxflops.ops import BASE
-from fxflops.ops._registry import entry_for, is_method, parameters_of
+from fxflops.ops._registry import formula_for, is_method, parameters_of
 
 
 def plain(input: Any, dim: int = 0, *, out: Any) -> int:
@@ -46,7 +46,7 @@ def test_an_operator_in_place_that_is_not_there_is_counted_as_the_plain_one() ->
 
 
 def test_a_function_is_called_by_its_names() -> None:
-    assert entry_for([torch.exp], plain).style == "op"
+    assert formula_for([torch.exp], plain).style == "op"
 
 
 @pytest.mark.parametrize(

@@ -243,8 +243,8 @@ def test_a_product_with_4_bits_is_dequantizing_and_a_product(
 def test_a_step_of_qlora_by_hand(matmul_4bit: Any) -> None:
     """Two layers of 8 to 8 with adapters of rank 2, on 6 rows: forward, backward and the optimizer's step."""
     model = nn.Sequential(*(Quantized(matmul_4bit, 8, 8, 2) for _ in range(2)))
-    learns = [p for p in model.parameters() if p.requires_grad]
-    report = count(model, torch.randn(6, 8), backward=True, optimizer=torch.optim.SGD(learns, lr=0.1))
+    needs_grad = [p for p in model.parameters() if p.requires_grad]
+    report = count(model, torch.randn(6, 8), backward=True, optimizer=torch.optim.SGD(needs_grad, lr=0.1))
     assert report.complete
     n, width, rank, layers = 6, 8, 2, 2
     product, adapters = n * width * width, n * width * rank * 2

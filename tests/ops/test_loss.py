@@ -246,14 +246,14 @@ def test_a_chunked_linear_cross_entropy_is_the_whole_one(reduction: str, bias: b
     tensors = [torch.rand(10, 6), torch.rand(7, 6), torch.rand(7)][: 2 + bias]
     targets = torch.arange(10) % 7
 
-    def counted(options: Any, learns: bool) -> tuple[int, int]:
+    def counted(options: Any, needs_grad: bool) -> tuple[int, int]:
         def loss(x: torch.Tensor, weight: torch.Tensor, b: torch.Tensor | None = None) -> torch.Tensor:
             return F.linear_cross_entropy(x, weight, targets, linear_bias=b, reduction=reduction, options=options)
 
-        given = tuple(tensor.clone().requires_grad_(learns) for tensor in tensors)
-        report = fxflops.count(Calls(loss), given, backward=learns)
+        given = tuple(tensor.clone().requires_grad_(needs_grad) for tensor in tensors)
+        report = fxflops.count(Calls(loss), given, backward=needs_grad)
         assert report.complete
-        backward = (report.total_backward_flops, report.total_backward_macs) if learns else (0, 0)
+        backward = (report.total_backward_flops, report.total_backward_macs) if needs_grad else (0, 0)
         return report.total_flops + backward[0], report.total_macs + backward[1]
 
     assert counted(chunked, False) == counted(None, False)

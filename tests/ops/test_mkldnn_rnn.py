@@ -58,14 +58,14 @@ def test_gradients_of_a_layer(kind: str, cls: Any, settings: Any, mode: int, bia
     assert expected == cost_by_name("aten::mkldnn_rnn_layer_backward", *args, out=None)
 
 
-@pytest.mark.parametrize("learns", [True, False])
+@pytest.mark.parametrize("needs_grad", [True, False])
 @pytest.mark.parametrize(("cls", "gates"), [(nn.LSTM, 4), (nn.GRU, 3)])
-def test_one_number_whatever_the_kernel(cls: Any, gates: int, learns: bool) -> None:
+def test_one_number_whatever_the_kernel(cls: Any, gates: int, needs_grad: bool) -> None:
     """oneDNN's kernel computes also what nobody asked for; counted is what the steps need, as where there is no such kernel.
 
     T*B*gates*H*(D + H) for the weights; back through the state all steps but the first, whose state is zeros; x if it learns.
     """
-    module, x = cls(D, H), torch.randn(T, B, D, requires_grad=learns)
-    expected = T * B * gates * H * (D + H) + (T - 1) * B * gates * H * H + learns * T * B * gates * H * D
+    module, x = cls(D, H), torch.randn(T, B, D, requires_grad=needs_grad)
+    expected = T * B * gates * H * (D + H) + (T - 1) * B * gates * H * H + needs_grad * T * B * gates * H * D
     on_cpu, on_meta = fxflops.analyze(module, x, backward=True, repeats=0), fxflops.count(module, x, backward=True)
     assert on_cpu.total_backward_macs == on_meta.total_backward_macs == expected

@@ -18,7 +18,7 @@ import fxflops
 from fxflops.ops import BASE
 from fxflops.ops._masks import causal_pairs, leaves_all
 from fxflops.records import Spec
-from fxflops.trace.attention_pairs import pairs_left, with_learning
+from fxflops.trace.attention_pairs import pairs_left, with_requires_grad
 
 BATCH, HEADS, N, S, D = 2, 3, 5, 7, 4
 Q, K = torch.randn(BATCH, HEADS, N, D), torch.randn(BATCH, HEADS, S, D)
@@ -125,14 +125,14 @@ def test_gradients_by_plain_products_one_by_one(keys: int) -> None:
     """With as many keys as a head has elements, the gradients of queries, keys and values have the scores' shape."""
     kept = torch.ones(keys, keys, dtype=torch.bool).tril()
     rows, pairs = BATCH * HEADS * keys, BATCH * HEADS * int(kept.sum())
-    learns = torch.zeros(keys, keys).masked_fill(~kept, -torch.inf).requires_grad_()
+    needs_grad = torch.zeros(keys, keys).masked_fill(~kept, -torch.inf).requires_grad_()
     x = torch.randn(BATCH, 1, keys, D, requires_grad=True)
 
     def attend(x: torch.Tensor, mask: torch.Tensor) -> Any:
         q = x.expand(-1, HEADS, -1, -1)
         return F.scaled_dot_product_attention(q, q, q, mask, dropout_p=0.5)
 
-    exact = fxflops.count(Attends(attend), (x, learns), attention="exact", backward=True)
+    exact = fxflops.count(Attends(attend), (x, needs_grad), attention="exact", backward=True)
     assert exact.complete
     # What a row, a key or an element of x keeps of k summands takes k - 1 adds; each query and key is scaled by a number.
     products = {"muls": 4 * pairs * D, "adds": pairs * (D - 1) + 3 * (pairs - rows) * D}
@@ -233,9 +233,12 @@ def test_sequences_side_by_side(corner: int, kept: Callable[[int, int, int, int]
 
 def test_whether_a_gradient_is_asked_for_is_known_of_tensors_alone() -> None:
     learning, frozen = torch.ones(2, requires_grad=True), torch.ones(3)
-    specs = with_learning((learning, 3, None, frozen), (Spec((2,)), 3, None, Spec((3,))))
+    specs = with_requires_grad((learning, 3, None, frozen), (Spec((2,)), 3, None, Spec((3,))))
     assert specs == ((2,), 3, None, (3,))
-    assert [spec.facts for spec in specs if isinstance(spec, Spec)] == [{"learns": True}, {"learns": False}]
+    assert [spec.facts for spec in specs if isinstance(spec, Spec)] == [
+        {"requires_grad": True},
+        {"requires_grad": False},
+    ]
 
 
 def masked_by_scores(q: torch.Tensor, k: torch.Tensor) -> Any:

@@ -142,15 +142,15 @@ CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("learns", [False, True])
+@pytest.mark.parametrize("needs_grad", [False, True])
 @pytest.mark.parametrize("name", CALLS)
-def test_on_meta_attention_dispatches_what_it_does_on_the_cpu(name: str, learns: bool) -> None:
+def test_on_meta_attention_dispatches_what_it_does_on_the_cpu(name: str, needs_grad: bool) -> None:
     template, tensors = template_of(CALLS[name])
     there = [torch.zeros_like(tensor, device="cpu") for tensor in tensors]
     here = [tensor.detach() for tensor in tensors]
-    for tensor in (*there, *here) if learns else ():
+    for tensor in (*there, *here) if needs_grad else ():
         tensor.requires_grad_(tensor.is_floating_point())
-    with torch.set_grad_enabled(learns):
+    with torch.set_grad_enabled(needs_grad):
         with Dispatched() as real:
             args, kwargs = fill(template, *there)
             F.scaled_dot_product_attention(*args, **kwargs)
@@ -208,12 +208,12 @@ def test_a_call_is_made_again_where_all_its_tensors_are_known(
     assert not known or out.shape == (2, 3)
 
 
-@pytest.mark.parametrize("learns", [False, True])
-def test_dropout_of_a_gpu_saves_a_mask_of_booleans(learns: bool) -> None:
+@pytest.mark.parametrize("needs_grad", [False, True])
+def test_dropout_of_a_gpu_saves_a_mask_of_booleans(needs_grad: bool) -> None:
     """Torch knows its kernel by the device of a fake tensor: no GPU is needed."""
-    x = meta(2, 3).requires_grad_(learns)
+    x = meta(2, 3).requires_grad_(needs_grad)
     for device, names in [("cuda", ["aten::native_dropout"]), ("cpu", [])]:
-        with torch.set_grad_enabled(learns), Dispatched() as seen:
+        with torch.set_grad_enabled(needs_grad), Dispatched() as seen:
             out = DeviceKernels(torch.device(device)).run(F.dropout, (x, 0.1), {})
         assert [name for name, _ in seen.seen] == names
         assert (out is NotImplemented) is (device == "cpu")
