@@ -23,7 +23,7 @@ from ..report.report import Report
 from ..run.model_run import finished_run, observed_run
 from ..run.request import Request
 from ..run.running import prepared_subject
-from ..trace.graph_recorder import Recorder
+from ..trace.graph_recorder import GraphRecorder
 from ._arguments import one_of, refuse_scripts
 from ._fvcore_nodes import JitNode, nodes_of, python_ops
 from ._fvcore_values import Value
@@ -243,7 +243,7 @@ class JitModelAnalysis:
         """Return the same as ``_owned``, but each node comes with all modules that were running, as read from a recorded graph."""
         registry = registry_with(python_ops())
         with prepared_subject(self._model, self._inputs, None, Request("as_is")) as subject:
-            recorder = Recorder(subject.model, subject.rewound_inputs_by_name())
+            recorder = GraphRecorder(subject.model, subject.rewound_inputs_by_name())
             run = finished_run(subject, observed_run(subject, registry, recorder), "storages", "recorded trace")
         report = Report(run, find_convention(CONVENTION), registry, None)
         callers = {

@@ -17,7 +17,7 @@ from ..errors import FormulaError, did_you_mean
 from ..names import Absent, target_of
 from ..records import TRITON, Cost, FormulaFunction, grouped
 from ..torch_internals import CustomOpDef, HigherOrderOperator, OpOverload, OpOverloadPacket
-from ._rules import PLAIN, Parameters, Passed, RuleFunction, parameters_of, shape
+from ._rules import PLAIN, Parameters, TemporariesRule, RuleFunction, parameters_of, shape
 from ._spellings import REACHED_AS, named
 from ._traits import Trait
 
@@ -216,7 +216,9 @@ class Op(Protocol[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
 
     @staticmethod
-    def shape(*targets: Any, layout: str = PLAIN, passing: Passed = None) -> Callable[[RuleFunction], RuleFunction]:
+    def shape(
+        *targets: Any, layout: str = PLAIN, temporaries: TemporariesRule = None
+    ) -> Callable[[RuleFunction], RuleFunction]:
         """Register the decorated function as the shape rule of these spellings of the op."""
 
     @staticmethod

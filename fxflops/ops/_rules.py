@@ -43,11 +43,11 @@ but EVEN, ORDERED and KEPT do not apply to tensors with odd strides (``is_odd`` 
 :class:`Result`. A WHOLE rule takes each tensor as a :class:`Placed`, and the device type if the rule has the keyword ``device``.
 """
 Strides = tuple[int, ...]
-Passing = tuple[Spec, ...]
+Temporaries = tuple[Spec, ...]
 """The tensors alive at the memory peak of a call, including its result; () if only the result is alive."""
 
 
-Passed = Callable[..., Passing | None] | None
+TemporariesRule = Callable[..., Temporaries | None] | None
 
 
 class Placed(Spec):
@@ -61,21 +61,21 @@ class Result(NamedTuple):
 
     out: Spec
     strides: Strides | None
-    passing: Passing = ()
+    temporaries: Temporaries = ()
 
 
 class Rule(NamedTuple):
     """The shape rule of an op: its function, the result's layout, the function's parameters, and a rule for the peak.
 
-    ``passing`` returns the tensors alive at the peak within a call, or None if unknown. ``passing`` takes the sizes and strides of
-    the input tensors, the result, the rule's own parameters and, with ``by_device``, the device type as the keyword
-    ``device``. If ``passing`` is None, only the result is alive. A rule with the layout WHOLE has no ``passing``.
+    ``temporaries`` is a function that returns the tensors alive at the peak within a call, or None if they are unknown. It takes
+    the sizes and strides of the input tensors, the result, the rule's own parameters and, with ``by_device``, the device type as
+    the keyword ``device``. If the rule has no such function, only the result is alive. A rule with the layout WHOLE has none.
     """
 
     function: Callable[..., Any]
     layout: str
     parameters: Parameters
-    passing: Passed
+    temporaries: TemporariesRule
     by_device: bool
 
 
@@ -83,14 +83,16 @@ RULES: dict[Any, Rule] = {}
 """Shape rules by module class, function or method. Each rule is for one spelling and takes the parameters of this spelling."""
 
 
-def shape(*targets: Any, layout: str = PLAIN, passing: Passed = None) -> Callable[[RuleFunction], RuleFunction]:
+def shape(
+    *targets: Any, layout: str = PLAIN, temporaries: TemporariesRule = None
+) -> Callable[[RuleFunction], RuleFunction]:
     """Register the decorated rule for these module classes, functions and methods."""
 
     def register(rule: RuleFunction) -> RuleFunction:
         names, keywords, more, others = parameters_of(rule)
-        by_device = "device" in (keywords if passing is None else parameters_of(passing)[1])
+        by_device = "device" in (keywords if temporaries is None else parameters_of(temporaries)[1])
         parameters = names, tuple(name for name in keywords if name != "device"), more, others
-        RULES.update(dict.fromkeys(targets, Rule(rule, layout, parameters, passing, by_device)))
+        RULES.update(dict.fromkeys(targets, Rule(rule, layout, parameters, temporaries, by_device)))
         return rule
 
     return register
@@ -123,11 +125,11 @@ def stores(operator: str, saved: bool = False, device: str = "") -> Callable[[Ca
     return register
 
 
-UNWATCHED: dict[Any, tuple[Callable[..., Passing | None], Parameters]] = {}
+UNWATCHED: dict[Any, tuple[Callable[..., Temporaries | None], Parameters]] = {}
 """Rules and their parameters, for functions that run other operations while a dispatch mode is active."""
 
 
-def unwatched(*targets: Any) -> Callable[[Callable[..., Passing | None]], Callable[..., Passing | None]]:
+def unwatched(*targets: Any) -> Callable[[Callable[..., Temporaries | None]], Callable[..., Temporaries | None]]:
     """Register the decorated rule for functions that compute more under a dispatch mode (``isTensorSubclassLike``).
 
     For example, under a mode ``svdvals`` also computes the singular vectors. The rule returns the tensors, besides the
@@ -136,7 +138,7 @@ def unwatched(*targets: Any) -> Callable[[Callable[..., Passing | None]], Callab
     ``needs_grad`` says whether autograd records the call.
     """
 
-    def register(rule: Callable[..., Passing | None]) -> Callable[..., Passing | None]:
+    def register(rule: Callable[..., Temporaries | None]) -> Callable[..., Temporaries | None]:
         names, keywords, more, others = parameters_of(rule)
         keywords = tuple(name for name in keywords if name not in ("device", "needs_grad"))
         UNWATCHED.update(dict.fromkeys(targets, (rule, (names[1:], keywords, more, others))))

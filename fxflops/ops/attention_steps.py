@@ -71,7 +71,7 @@ def _fused(query: Placed, mask: Placed | None) -> Result | None:
         _numbers(held, mask, query.dtype)
     out = held.make(Spec(query, query.dtype))
     held.make(Spec((*batch, n), torch.float32))
-    return Result(out, strides, held.passing(out))
+    return Result(out, strides, held.temporaries(out))
 
 
 def _products(query: Placed, key: Placed, value: Placed, mask: Placed | None, is_causal: bool) -> Result | None:
@@ -114,7 +114,7 @@ def _products(query: Placed, key: Placed, value: Placed, mask: Placed | None, is
     if not _is_batched(value):
         held.make(_batched(value))
     out = held.make(Spec((*batch, n, v), dtype))
-    return Result(out, contiguous(out), held.passing(out))
+    return Result(out, contiguous(out), held.temporaries(out))
 
 
 def _numbers(held: Lifetimes, mask: Spec, dtype: torch.dtype) -> None:

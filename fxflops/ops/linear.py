@@ -13,7 +13,7 @@ from ._extend import (
     ANY,
     SPARSE,
     Cost,
-    Passing,
+    Temporaries,
     Spec,
     Strided,
     contraction,
@@ -38,7 +38,7 @@ def linear(input: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) ->
 
 def folded(
     tensors: Sequence[Strided], out: Spec, input: Spec, weight: Spec, bias: Spec | None = None
-) -> Passing | None:
+) -> Temporaries | None:
     """Return the product, and its sum with the bias, if the input is neither a matrix nor contiguous: torch then adds the bias separately.
 
     Return None if the input's leading dims cannot be viewed as one dim. In this case, torch's choice depends on whether the weight
@@ -52,7 +52,7 @@ def folded(
     return () if bias is None else (out, out)
 
 
-@linear.shape(nn.Linear, F.linear, layout=ANY, passing=folded)
+@linear.shape(nn.Linear, F.linear, layout=ANY, temporaries=folded)
 def linear_shape(input: Spec, weight: Spec, bias: Spec | None = None) -> Spec | None:
     """input[*, i], weight[o, i] -> out[*, o]."""
     if input.dtype is not weight.dtype or weight.ndim != 2 or not input.ndim or input[-1] != weight[1]:

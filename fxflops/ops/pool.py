@@ -18,7 +18,7 @@ from torch import nn
 from ._extend import (
     FORMAT,
     Cost,
-    Passing,
+    Temporaries,
     Sizes,
     Spec,
     Strided,
@@ -86,7 +86,7 @@ def max_pool1d(input: Spec, kernel_size: Any, *, out: Any) -> Cost:
 
 
 @unwatched(torch.max_pool1d, F.max_pool1d)
-def unindexed(tensors: Sequence[Strided], input: Spec, *_: Any, needs_grad: bool, **__: Any) -> Passing | None:
+def unindexed(tensors: Sequence[Strided], input: Spec, *_: Any, needs_grad: bool, **__: Any) -> Temporaries | None:
     """Return (), or the copy of a non-contiguous input, because no indices are kept. Return None if autograd needs the indices."""
     sizes, strides = tensors[0]
     if needs_grad:
@@ -94,7 +94,7 @@ def unindexed(tensors: Sequence[Strided], input: Spec, *_: Any, needs_grad: bool
     return () if strides == contiguous(sizes) else (Spec(input, input.dtype),)
 
 
-def indexed(tensors: Sequence[Strided], out: Spec, *args: Any, **kwargs: Any) -> Passing:
+def indexed(tensors: Sequence[Strided], out: Spec, *args: Any, **kwargs: Any) -> Temporaries:
     """Return the maxima and their indices, which the kernel also writes."""
     return out, Spec(out, torch.int64)
 
@@ -110,7 +110,7 @@ def max_pool2d(input: Spec, kernel_size: Any, *, out: Any) -> Cost:
     return _maximum(window(kernel_size, 2), out)
 
 
-@max_pool2d.shape(nn.MaxPool2d, F.max_pool2d, torch.max_pool2d, layout=FORMAT, passing=indexed)
+@max_pool2d.shape(nn.MaxPool2d, F.max_pool2d, torch.max_pool2d, layout=FORMAT, temporaries=indexed)
 def max_pool2d_shape(
     input: Spec,
     kernel_size: Sizes,

@@ -24,7 +24,7 @@ from ._rules import (
     RULES,
     UNWATCHED,
     WHOLE,
-    Passing,
+    Temporaries,
     Placed,
     Result,
     Rule,
@@ -81,10 +81,10 @@ def shape_of(rule: Rule, ran: Operation, tensors: Sequence[Strided], device: str
     strides = _strides(rule.layout, out, tensors)
     if strides is None:
         return None
-    passing: Passing | None = ()
-    if rule.passing is not None:
-        passing = rule.passing(tensors, out, *args, **kwargs, **by_device)
-    return None if passing is None else Result(out, strides, passing)
+    temporaries: Temporaries | None = ()
+    if rule.temporaries is not None:
+        temporaries = rule.temporaries(tensors, out, *args, **kwargs, **by_device)
+    return None if temporaries is None else Result(out, strides, temporaries)
 
 
 def _placed(ran: Operation, tensors: Sequence[Strided]) -> Operation:
@@ -103,7 +103,7 @@ def _with_strides(value: Any, strides: Iterator[Strides]) -> Any:
     return value
 
 
-def held_unwatched(ran: Operation, tensors: Sequence[Strided], device: str, needs_grad: bool) -> Passing | None:
+def held_unwatched(ran: Operation, tensors: Sequence[Strided], device: str, needs_grad: bool) -> Temporaries | None:
     """Return the tensors alive at the peak of a call that a dispatch mode would change, or None for any other call."""
     rule, parameters = UNWATCHED[ran.target]
     if ran.kwargs and ran.kwargs.get("out") is not None:  # torch.norm calls itself again with out=None

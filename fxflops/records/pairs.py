@@ -10,7 +10,7 @@ from .specs import Spec, specs_in
 ATTENTION = "attention"
 ATTENTIONS = frozenset({ATTENTION, "attention_backward"})
 """The ops whose results have the fact ``pairs``: the number of pairs that the mask kept."""
-LOOKUP = "embedding"
+EMBEDDING = "embedding"
 """The op whose result has the fact ``row`` if an index is out of range: the index and the table's number of rows."""
 SHARE = "share"
 """The name of a fact of calls that compute attention's gradients pair by pair, outside a fused kernel. The fact has three items: the
@@ -30,7 +30,7 @@ def fact_in(out: Any, name: str, default: Any = None) -> Any:
 
 def absent_row(call: Call) -> str:
     """Return a sentence about a table lookup whose index is out of range; "" for any other call."""
-    row = fact_in(call.out, "row") if call.op == LOOKUP else None
+    row = fact_in(call.out, "row") if call.op == EMBEDDING else None
     return (
         "looks up row {:,} of a table with {:,} rows: the model itself raises an IndexError".format(*row) if row else ""
     )

@@ -37,11 +37,11 @@ from ..ops import FormulaRegistry
 from ..records import BACKWARD, specs_in
 from ..records.tensors import spec_of
 from ..torch_internals import in_fake_mode, is_fake
-from ..trace.autograd_owners import AutogradOwners, NoOwners, backward_from, requires_gradient
+from ..trace.autograd_owners import AutogradOwners, Owners, backward_from, requires_gradient
 from ..trace.changes import ChangeListener
 from ..trace.dtypes import MixedDtypesError
 from ..trace.forwards import is_hooked
-from ..trace.graph_recorder import NoRecorder, Recorder
+from ..trace.graph_recorder import GraphListener, GraphRecorder
 from ..trace.instruments import Instruments
 from ..trace.memo import Lessons
 from ..trace.meta_mirror import MetaMirror
@@ -74,7 +74,7 @@ def observer_of(
     registry: FormulaRegistry,
     world: World | None = None,
     *,
-    recorder: NoRecorder | None = None,
+    recorder: GraphListener | None = None,
     cap: int | None = None,
     observe_dispatch: bool = True,
     must_read_masks: bool = False,
@@ -97,9 +97,9 @@ def observer_of(
         counts_random_states=is_for_cpu,
         notes_placeholders=subject.has_meta and not world.is_meta,
     )
-    owners = AutogradOwners(keep=storages.add if is_for_cpu else None) if subject.request.backward else NoOwners()
+    owners = AutogradOwners(keep=storages.add if is_for_cpu else None) if subject.request.backward else Owners()
     instruments = Instruments(
-        world, storages, owners, recorder or NoRecorder(), StateSaver(subject, storages, world.is_meta)
+        world, storages, owners, recorder or GraphListener(), StateSaver(subject, storages, world.is_meta)
     )
     return Observer(
         subject.inventory.paths,
@@ -108,7 +108,7 @@ def observer_of(
         observe_dispatch=observe_dispatch,
         must_read_masks=must_read_masks,
         new_stopwatch=StoppedStopwatch if world.is_meta else new_stopwatch,
-        runs_model=_forward_and_backward.__code__,
+        code_that_calls=_forward_and_backward.__code__,
     )
 
 
@@ -200,7 +200,7 @@ def _label_gradients(subject: Subject, observer: Observer) -> None:
 def observed_run(
     subject: Subject,
     registry: FormulaRegistry,
-    recorder: Recorder | None = None,
+    recorder: GraphRecorder | None = None,
     *,
     cap: int | None = None,
     new_stopwatch: Callable[[], Stopwatch] = Stopwatch,

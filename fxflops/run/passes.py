@@ -22,7 +22,7 @@ from ..model.modules import Called, state_tensors
 from ..ops import FormulaRegistry
 from ..records import FORWARD, PARTS, Call, Spec, specs_in, typed
 from ..trace.autograd_owners import backward_from, roots_of
-from ..trace.graph_recorder import Recorder
+from ..trace.graph_recorder import GraphRecorder
 from ..trace.memo import Lessons
 from ..trace.meta_mirror import MetaMirror
 from ..trace.meta_world import MetaWorld
@@ -130,7 +130,7 @@ def traced_graph(subject: Subject, registry: FormulaRegistry, how: str, why: str
 
 
 def _recorded(subject: Subject, registry: FormulaRegistry, why: str) -> TracedGraph:
-    recorder = Recorder(subject.model, subject.rewound_inputs_by_name())
+    recorder = GraphRecorder(subject.model, subject.rewound_inputs_by_name())
     observer = observed_run(subject, registry, recorder, new_stopwatch=observed_clock_of(subject.device))
     if loaded_weights(subject, observer):
         observer.release()

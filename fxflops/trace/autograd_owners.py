@@ -27,8 +27,8 @@ from .source import error_for
 from .whole_kernels import Whole
 
 
-class NoOwners:
-    """A replacement for :class:`AutogradOwners` in a run without a backward pass: it records nothing."""
+class Owners:
+    """The owners in a run without a backward pass: nothing is recorded. :class:`AutogradOwners` records them."""
 
     follows_backward = False
 
@@ -49,7 +49,7 @@ class NoOwners:
         return path
 
 
-class AutogradOwners(NoOwners):
+class AutogradOwners(Owners):
     """The owners of autograd nodes. An owner is a call's index, or the name of a node in a traced graph.
 
     An owner is stored in the autograd node's own metadata, so that no node and no saved tensor is kept alive.

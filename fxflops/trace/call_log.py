@@ -6,7 +6,7 @@ from typing import Any
 
 from ..ops import Formula
 from ..records import BACKWARD, EMPTY_MAPPING, RECOMPUTE, Call, Operation, typed
-from .autograd_owners import NoOwners
+from .autograd_owners import Owners
 from .functions import qualified_name
 from .leaves import ModuleSettings
 from .phases import Phases
@@ -22,7 +22,7 @@ class CallLog:
     ``owners`` gives a backward call the path of the module whose gradient the call computes.
     """
 
-    def __init__(self, phases: Phases, owners: NoOwners) -> None:
+    def __init__(self, phases: Phases, owners: Owners) -> None:
         self.calls: list[Call] = []
         self._phase_now = phases.now
         self._in_module = phases.in_module

@@ -18,8 +18,8 @@ from .processes import communicates
 from .profiled_world import ProfiledWorld
 from .worlds import RNN_BACKWARD, Arguments
 
-DEPENDS_ON_VALUES = frozenset({*ATTENTIONS, RNN_BACKWARD})
-"""Operations whose record depends on more than metadata."""
+NOT_IN_MEMO = frozenset({*ATTENTIONS, RNN_BACKWARD})
+"""Operations that a simulation never repeats from the memo, because their record depends on more than metadata."""
 
 
 class FakeWorld(ProfiledWorld):
@@ -52,8 +52,8 @@ class FakeWorld(ProfiledWorld):
         memory_effect: MemoryEffect,
         is_part: bool,
     ) -> None:
-        depends_on_values = formula.op in DEPENDS_ON_VALUES or communicates(operation.target)
-        if not depends_on_values and self._results.knows(key):
+        is_repeatable = formula.op not in NOT_IN_MEMO and not communicates(operation.target)
+        if is_repeatable and self._results.knows(key):
             self.memo[key] = Recipe(operation, NEW, is_part=is_part)
 
     def repeat_operator(self, recipe: Recipe, key: Any, func: Any, args: Any, kwargs: Any, tensors: Any) -> Any:

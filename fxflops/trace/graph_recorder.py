@@ -54,8 +54,8 @@ class _Origin(NamedTuple):
     access_path: tuple[Access, ...]
 
 
-class NoRecorder:
-    """The recorder of a run that writes no graph."""
+class GraphListener:
+    """Gets the calls of a run that a graph needs. This class writes no graph; :class:`GraphRecorder` does."""
 
     writes_graph = False
 
@@ -79,7 +79,7 @@ class NoRecorder:
         """Add the output node: the graph returns what the model returned."""
 
 
-class Recorder(NoRecorder):
+class GraphRecorder(GraphListener):
     """Adds a node for each call when it is made; :meth:`graph` returns the graph.
 
     ``calls_of`` maps a node's name to the range of the node's calls. The range is empty

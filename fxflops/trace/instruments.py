@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..meters.live_storages import LiveStorages
-from .autograd_owners import NoOwners
+from .autograd_owners import Owners
 from .changes import ChangeListener
-from .graph_recorder import NoRecorder
+from .graph_recorder import GraphListener
 from .worlds import World
 
 
@@ -24,8 +24,8 @@ class Instruments:
 
     world: World = field(default_factory=World)
     storages: LiveStorages = field(default_factory=LiveStorages)
-    owners: NoOwners = field(default_factory=NoOwners)
-    recorder: NoRecorder = field(default_factory=NoRecorder)
+    owners: Owners = field(default_factory=Owners)
+    recorder: GraphListener = field(default_factory=GraphListener)
     listener: ChangeListener = field(default_factory=ChangeListener)
 
     def release(self) -> None:

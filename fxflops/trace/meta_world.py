@@ -23,7 +23,7 @@ from ..ops._rules import STORED, UNWATCHED
 from ..ops._traits import COPIES, METADATA, UNINITIALIZED
 from ..ops.shapes import rule_for, shape_of
 from ..records import EMPTY_MAPPING, Operation, typed
-from ..records.pairs import ATTENTIONS, LOOKUP
+from ..records.pairs import ATTENTIONS, EMBEDDING
 from ..records.tensors import ORDINARY, spec_of
 from ..torch_internals import (
     DisableTorchFunction,
@@ -68,7 +68,7 @@ QUERIES = METADATA | {getattr(torch.Tensor, name).__get__ for name in PROPERTIES
 """Functions that return the same for a real tensor and for its meta mirror."""
 OBSERVED_IN_FULL = frozenset({*UNINITIALIZED, "type"})
 """Operations that ``run_free`` must not run, since the observer does more for them than compute the result."""
-RECORDED_BY_VALUES = frozenset({*OBSERVED_IN_FULL, *ATTENTIONS, LOOKUP})
+RECORDED_BY_VALUES = frozenset({*OBSERVED_IN_FULL, *ATTENTIONS, EMBEDDING})
 """Operations that are recorded with facts about the values of their tensors, or for which the observer does more."""
 WRITTEN_IN_C = frozenset({BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType})
 SET_ITEM = torch.Tensor.__setitem__
@@ -77,8 +77,8 @@ PLAIN_INDICES = frozenset({int, slice, type(None), type(...)})
 PACK_SEQUENCE = "_pack_padded_sequence"
 RETURN_TYPES = "torch.return_types"
 """The module of the named tuples that ``max``, ``sort`` and ``topk`` return."""
-DEPENDS_ON_VALUES = frozenset({*UNINITIALIZED, *ATTENTIONS, RNN_BACKWARD})
-"""Operators whose record depends on more than metadata, or that leave memory unwritten."""
+OPERATORS_NOT_IN_MEMO = frozenset({*UNINITIALIZED, *ATTENTIONS, RNN_BACKWARD})
+"""Operators that are never repeated from the memo: their record depends on more than metadata, or they leave memory unwritten."""
 
 
 def is_sequence(kind: type) -> bool:
@@ -204,9 +204,9 @@ class MetaWorld(World):
             self.answers = {}  # from now on answers differ between tensors
             self._device_answers.batch_sizes.append(out[1])
 
-    def spec_of_result(self, formula: Formula | None, lookup_tensors: Any, out: Any) -> Any:
-        is_lookup = formula is not None and formula.op == LOOKUP
-        return with_row(self.spec(out), lookup_tensors) if is_lookup else self.spec(out)
+    def spec_of_result(self, formula: Formula | None, indices_and_table: Any, out: Any) -> Any:
+        is_embedding = formula is not None and formula.op == EMBEDDING
+        return with_row(self.spec(out), indices_and_table) if is_embedding else self.spec(out)
 
     def raised(self, error: Exception) -> None:
         """Note an error of the meta device: a model that catches the error takes a path that it would not take on real tensors."""
@@ -262,7 +262,7 @@ class MetaWorld(World):
         operation = Operation("", func, spec_of(args), spec_of(kwargs), None)
         strided = [(tensor.shape, tensor.stride()) for tensor in tensors]
         shape = shape_of(rule, operation, strided, self._kernels.device.type)
-        return shape is None or shape.passing != ()
+        return shape is None or shape.temporaries != ()
 
     # The memo
 
@@ -480,7 +480,7 @@ class MetaWorld(World):
         memory_effect: MemoryEffect,
         is_part: bool,
     ) -> None:
-        if formula.op not in DEPENDS_ON_VALUES and forms_in(key):
+        if formula.op not in OPERATORS_NOT_IN_MEMO and forms_in(key):
             self._learn(key, operation, arguments, out, memory_effect, is_part)
 
     def _learn(
@@ -535,7 +535,7 @@ class MetaWorld(World):
         self, recipe: Recipe, func: Any, args: Any, kwargs: Any, run_timed: RunTimed, module: nn.Module | None = None
     ) -> tuple[Any, Operation | None, float | None]:
         operation, original_args = recipe.operation, args
-        if operation.op == LOOKUP:
+        if operation.op == EMBEDDING:
             table = () if module is None else (module.weight,)
             operation = operation._replace(out=with_row(operation.out, (*args, *table)))
         if recipe.needs_mirrors:

@@ -15,7 +15,7 @@ from ..meters.stopwatch import OF_MODULE
 from ..model.snapshot import threads_counting
 from ..ops import VIEW, Formula
 from ..records import EMPTY_MAPPING, FORWARD, Operation, Scope, Spec, Step
-from ..records.pairs import LOOKUP
+from ..records.pairs import EMBEDDING
 from ..records.tensors import spec_of
 from ..torch_internals import DisableTorchDispatch, DisableTorchFunction
 from .call_runner import CallRunner
@@ -245,7 +245,7 @@ class ModuleCalls(ThreadPart):
         """Record a finished leaf call."""
         module: Any = observed.module
         formula, settings = self.formula_of(observed), self._shared.settings.of(observed)
-        table = (module.weight,) if formula is not None and formula.op == LOOKUP else ()
+        table = (module.weight,) if formula is not None and formula.op == EMBEDDING else ()
         result = self._world.spec_of_result(formula, (*args, *table), out)
         call_specs = self._world.spec(args), self._world.spec(kwargs) if kwargs else EMPTY_MAPPING, result
         self._storages.current_call = len(self._calls)  # storages freed from now on count as freed by this call

@@ -111,7 +111,7 @@ class Observer:
         observe_dispatch: bool = True,
         must_read_masks: bool = False,
         new_stopwatch: Callable[[], Stopwatch] = Stopwatch,
-        runs_model: CodeType | None = None,
+        code_that_calls: CodeType | None = None,
     ) -> None:
         self.instruments = instruments = Instruments() if instruments is None else instruments
         stack, stopwatch = ModuleStack(), new_stopwatch()
@@ -119,7 +119,7 @@ class Observer:
         self._shared = shared = SharedState(
             modules,
             registry,
-            Phases(stack, times, instruments.listener, runs_model),
+            Phases(stack, times, instruments.listener, code_that_calls),
             instruments,
             observe_dispatch=observe_dispatch,
             must_read_masks=must_read_masks,

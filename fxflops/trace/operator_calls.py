@@ -67,8 +67,8 @@ class OperatorCalls(ThreadPart):
                     self._log.add(recipe.operation, path, seconds, phase, origin)
                     self._recording.own_nodes_behind((out, args))
                 elif current_graph_task_id() != -1:  # checkpoint may stop a call halfway, but only in a backward pass
-                    call_specs = recipe.operation[2:5]  # its args, kwargs and out
-                    self._state.call_operators.append((func, call_specs))
+                    operation = recipe.operation
+                    self._state.call_operators.append((func, (operation.args, operation.kwargs, operation.out)))
                 return out
 
     def _learn_operator(self, key: Any, is_call: bool, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -45,15 +45,15 @@ class Phases:
 
     An optimizer's step reports itself to torch's profiler by two operators, which are observed here. A closure called in a step is
     not part of the step. ``listener`` is told when an optimizer's step begins and ends, ``times`` also when a backward pass does.
-    ``runs_model`` is the code of the function of fxflops that calls the model, whose callers are not part of the run; None if
+    ``code_that_calls`` is the code of the function of fxflops that calls the model, whose callers are not part of the run; None if
     the user's own code calls the model. ``ran_backward``: the observed code has called ``loss.backward()``.
     """
 
     def __init__(
-        self, stack: ModuleStack, times: PhaseTimes, listener: ChangeListener, runs_model: CodeType | None = None
+        self, stack: ModuleStack, times: PhaseTimes, listener: ChangeListener, code_that_calls: CodeType | None = None
     ) -> None:
         self._listener = listener
-        self._runs_model = runs_model
+        self._code_that_calls = code_that_calls
         self._open_calls, self._in_backward = stack.open, stack.in_backward
         self._times = times
         self.ran_backward = False
@@ -150,7 +150,7 @@ class Phases:
             return False
         called_codes: list[CodeType] = []  # a list, since hashing a code object takes long
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None and (code := frame.f_code) is not self._runs_model:
+        while frame is not None and (code := frame.f_code) is not self._code_that_calls:
             # Collecting all methods takes long, so avoid it for frames of torch's modules and of fxflops: most calls have only these.
             if not _has_no_optimizers(code.co_filename):
                 methods = self._optimizer_methods.get(code.co_name, ())
