@@ -17,7 +17,7 @@ from ..errors import FormulaError, did_you_mean
 from ..names import Absent, target_of
 from ..records import TRITON, Cost, FormulaFunction, grouped
 from ..torch_internals import CustomOpDef, HigherOrderOperator, OpOverload, OpOverloadPacket
-from ._rules import PLAIN, Parameters, TemporariesRule, RuleFunction, parameters_of, shape
+from ._rules import PLAIN, Parameters, RuleFunction, TemporariesRule, parameters_of, shape
 from ._spellings import REACHED_AS, named
 from ._traits import Trait
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import nn
 
-from ._extend import KEPT, Cost, Temporaries, Spec, Strided, fits, formula, named, summed, when, zero
+from ._extend import KEPT, Cost, Spec, Strided, Temporaries, fits, formula, named, summed, when, zero
 from .norm import normalized
 
 

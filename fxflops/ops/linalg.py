@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ._extend import Cost, Temporaries, Spec, Strided, formula, named, spelled, times, unwatched
+from ._extend import Cost, Spec, Strided, Temporaries, formula, named, spelled, times, unwatched
 
 
 def of_linalg(*names: str) -> Iterator[Any]:

@@ -18,7 +18,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import nn
 
-from ._extend import ANY, Cost, Temporaries, Spec, Strided, first, fits, formula, named, rows_of, summed, times, when
+from ._extend import ANY, Cost, Spec, Strided, Temporaries, first, fits, formula, named, rows_of, summed, times, when
 from .reduce import norm
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..torch_internals import quantile_selects
-from ._extend import Cost, Temporaries, Spec, Strided, contiguous, formula, named, reduced, spelled, unwatched
+from ._extend import Cost, Spec, Strided, Temporaries, contiguous, formula, named, reduced, spelled, unwatched
 from .reduce import steps
 
 

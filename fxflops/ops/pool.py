@@ -18,10 +18,10 @@ from torch import nn
 from ._extend import (
     FORMAT,
     Cost,
-    Temporaries,
     Sizes,
     Spec,
     Strided,
+    Temporaries,
     contiguous,
     each,
     first,

@@ -24,11 +24,11 @@ from ._rules import (
     RULES,
     UNWATCHED,
     WHOLE,
-    Temporaries,
     Placed,
     Result,
     Rule,
     Strides,
+    Temporaries,
 )
 
 Sizes = int | Sequence[int]

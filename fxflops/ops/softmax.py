@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ._extend import EVEN, Cost, Temporaries, Spec, Strided, formula, named, reduced, rows_of, spelled
+from ._extend import EVEN, Cost, Spec, Strided, Temporaries, formula, named, reduced, rows_of, spelled
 
 
 @formula(nn.Softmax, *named("softmax", "_softmax", "_safe_softmax"), "aten::special_softmax")
