@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,9 +12,10 @@ from typing import Any
 from torch import nn
 
 from ..model.pytree import tensors_in
-from ..torch_internals import get_current_dispatch_mode_stack, get_current_function_mode_stack
+from ..torch_internals import get_current_function_mode_stack
 from .modes import EachCall, FunctionMode
 from .source import frames, is_own
+from .stack import ModuleStack
 
 MODULE_CALL, EACH_CALL_HANDLER = nn.Module.__call__.__code__, EachCall.__torch_function__.__code__
 OF_ANOTHER_THREAD = "a call by a thread that does not belong to this run"
@@ -25,11 +25,13 @@ class Threads:
     """The observers of a run's threads, except for the thread that began the run.
 
     A thread belongs to the run if it started during the run, if it calls a module with tensors that the run made (e.g. a
-    worker of an earlier pool), or if it runs a task that a thread of the run gave to a pool. The thread's observer is a copy of
-    the run's first observer, with its own module stack on top of the open module calls. The observer's modes are on while the thread
-    runs a module or a task. In a thread that the run started, they are also on while a torch function runs. Autograd's threads
-    inherit the run's modes and use the run's observer. In any other thread, a module call is recorded as a call without a formula,
-    unless that thread counts the same model itself.
+    worker of an earlier pool), or if it runs a task that a thread of the run gave to a pool. Such a thread gets a ThreadObserver
+    whose module stack begins with the module calls that are open in the run. The observer's modes are on while the thread runs a
+    module or a task. In a thread that the run started, they are also on while a torch function runs. Autograd's threads inherit the
+    modes of the run's first observer, and use that observer. In any other thread, a module call is recorded as a call without a
+    formula, unless that thread counts the same model itself.
+
+    Observers have the type Any here: :mod:`.thread_observer` imports this module.
     """
 
     def __init__(self) -> None:
@@ -68,12 +70,12 @@ class Threads:
         if is_empty:
             closing()
 
-    def observed_task(self, parent: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap ``function`` for another thread: there, a copy of ``parent`` observes it, unless the run is over."""
+    def observed_task(self, parent: Any, stack: ModuleStack, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap ``function`` for another thread. There it is observed as part of the open module calls of ``stack``, unless the run is over."""
 
         def task(*args: Any, **kwargs: Any) -> Any:
             with self.visiting(parent) as host:
-                if host is not parent or not self._begin(parent):
+                if host is not parent or not self._begin_task(parent, stack):
                     return function(*args, **kwargs)
                 try:
                     return function(*args, **kwargs)
@@ -83,47 +85,45 @@ class Threads:
 
         return task
 
-    def _begin(self, parent: Any) -> bool:
-        """Turn the observer's modes on in this thread, for a task of the run; return False if the modes are on already."""
-        thread_id = threading.get_ident()
-        if self._depths.get(thread_id) or _is_on(parent):
+    def _begin_task(self, parent: Any, stack: ModuleStack) -> bool:
+        """Observe a task of the run in this thread; return False if the thread is observed already."""
+        if self._depths.get(threading.get_ident()) or parent.is_on():
             return False
-        with parent.lock:
-            observer_copy = self.by_thread[thread_id] = copy.copy(parent)
-        self._depths[thread_id] = 1
-        observer_copy.begin_thread(parent)
+        self._depths[threading.get_ident()] = 1
+        self._observe_this_thread(parent, stack)
         return True
 
-    def enter(self, observer: Any, module: nn.Module, arguments: Any) -> Any:
+    def _observe_this_thread(self, parent: Any, stack: ModuleStack) -> None:
+        observer = self.by_thread[threading.get_ident()] = parent.in_this_thread(stack)
+        observer.switch_on()
+
+    def enter(self, first: Any, module: nn.Module, arguments: Any) -> Any:
         """Return the observer for a module call that begins in this thread; None if the call is not observed."""
         thread_id = threading.get_ident()
-        observer_copy = self.by_thread.get(thread_id)
-        if observer_copy is None:
+        if thread_id not in self.by_thread:
             if thread_id in self._module_of_foreign:
                 return None
-            if _is_on(observer):
-                return observer
+            if first.is_on():
+                return first
             if _counts_itself():
                 return None
-            if thread_id in self._threads_before and not any(map(observer.has_made, tensors_in(arguments))):
+            if thread_id in self._threads_before and not any(map(first.has_made, tensors_in(arguments))):
                 self._module_of_foreign[thread_id] = module
-                observer.record_unobservable(OF_ANOTHER_THREAD, module, arguments)
+                first.record_unobservable(OF_ANOTHER_THREAD, module, arguments)
                 return None
-            with observer.lock:  # wait until the current call has been recorded
-                observer_copy = self.by_thread[thread_id] = copy.copy(observer)
         depth = self._depths[thread_id] = self._depths.get(thread_id, 0) + 1
         if depth == 1:
-            observer_copy.begin_thread(observer)
-        return observer_copy
+            self._observe_this_thread(first, first.state.stack)
+        return self.by_thread[thread_id]
 
-    def leave(self, observer: Any, module: nn.Module) -> Any:
+    def leave(self, first: Any, module: nn.Module) -> Any:
         """Return the observer for a module call that ends in this thread; None if the call is not observed."""
         thread_id = threading.get_ident()
         if self._module_of_foreign.get(thread_id) is module:
             del self._module_of_foreign[thread_id]
         if thread_id in self.by_thread:
             return self.by_thread[thread_id]
-        return observer if _is_on(observer) else None
+        return first if first.is_on() else None
 
     def left(self) -> None:
         """Note that this thread's module call has been recorded; after the outermost call, turn the thread's modes off."""
@@ -132,11 +132,6 @@ class Threads:
             self._depths[thread_id] -= 1
             if not self._depths[thread_id]:
                 self.by_thread[thread_id].switch_off()
-
-
-def _is_on(observer: Any) -> bool:
-    """Return whether an observer's modes are on in this thread. Autograd's threads inherit the modes of the calling thread."""
-    return observer.mode in get_current_function_mode_stack() or observer.aten in get_current_dispatch_mode_stack()
 
 
 class Watched:
