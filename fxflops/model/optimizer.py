@@ -92,7 +92,7 @@ class Storages(Protocol):
 class StandIns:
     """Stand-ins: tensors that replace an optimizer's tensors during a run.
 
-    ``mirrors`` are pairs of a tensor of the model and its stand-in in the run. All other tensors are copied. If the run
+    ``pairs`` are the tensors of the model, each with its stand-in in the run. All other tensors are copied. If the run
     ``is_on_meta``, the copies of tensors on the model's ``device`` are on meta, without values. Scalars, such as the number of
     steps, keep their values. Stand-ins of tensors that share memory also share memory. Tensors that the run itself allocated,
     e.g. per-example gradients stored as attributes of parameters, have no stand-in; ``storages`` records these tensors.
@@ -100,20 +100,20 @@ class StandIns:
 
     def __init__(
         self,
-        mirrors: Iterable[tuple[torch.Tensor, torch.Tensor]],
+        pairs: Iterable[tuple[torch.Tensor, torch.Tensor]],
         is_on_meta: bool,
         device: torch.device,
         storages: Storages,
     ) -> None:
-        self._stand_ins = {id(tensor): (tensor, mirror) for tensor, mirror in mirrors}
+        self._stand_ins = {id(tensor): (tensor, stand_in) for tensor, stand_in in pairs}
         self._is_on_meta = is_on_meta
         self._device = device
         self._live = storages
         self._storages: dict[int, Any] = {}
         self._bases: list[Any] = []  # original storages, kept alive so that no new storage reuses their addresses
-        for tensor, mirror in self._stand_ins.values():
-            if _is_plain(tensor) and tensor.untyped_storage().nbytes() == mirror.untyped_storage().nbytes():
-                self._storages[tensor.untyped_storage()._cdata] = mirror.untyped_storage()
+        for tensor, stand_in in self._stand_ins.values():
+            if _is_plain(tensor) and tensor.untyped_storage().nbytes() == stand_in.untyped_storage().nbytes():
+                self._storages[tensor.untyped_storage()._cdata] = stand_in.untyped_storage()
 
     def put_into(self, holders: Iterable[Any]) -> None:
         """Replace all tensors directly inside these objects by their stand-ins, and drop step hooks."""
@@ -132,9 +132,9 @@ class StandIns:
                 value = value_at(place, holder)
                 if value is not NOTHING and (stand_in := self.of(value)) is not value:
                     set_at(place, holder, stand_in)
-        for tensor, mirror in [*self._stand_ins.values()]:
-            if tensor is not mirror:
-                vars(mirror).update(vars(tensor))  # attributes that users set on a parameter
+        for tensor, stand_in in [*self._stand_ins.values()]:
+            if tensor is not stand_in:
+                vars(stand_in).update(vars(tensor))  # attributes that users set on a parameter
 
     def _put_into_dict(self, holder: Any) -> None:
         base: Any = OrderedDict if issubclass(type(holder), OrderedDict) else dict

@@ -387,33 +387,33 @@ def _optimizer_step(subject: Subject, requested: OptimizerLike, observer: Observ
     optimizer_name = getattr(requested, "__name__", type(requested).__name__)
     observer.instruments.listener.saves_steps = False  # this optimizer has already been saved
     parameters = parameters_of(subject.model)
-    mirrors = [(tensor, world.of(tensor)) for tensor in subject.state]
-    mirrored = [mirror for _, mirror in mirrors]
+    pairs = [(tensor, world.of(tensor)) for tensor in subject.state]
+    model_state = [stand_in for _, stand_in in pairs]
     try:
         with torch.device("cpu") if torch.get_default_device().type == "meta" else nullcontext(), torch.no_grad():
-            stand_ins = StandIns(mirrors, world.is_meta, subject.device, storages)
+            stand_ins = StandIns(pairs, world.is_meta, subject.device, storages)
             stand_ins.put_into(subject.optimizer_objects)
             del stand_ins  # would keep the state that the step replaces
             stepped = [world.of(parameter) for parameter in parameters]
             optimizer = made_optimizer(requested, stepped)
-            states = states_of(optimizer, mirrored)
+            states = states_of(optimizer, model_state)
             if not any(state.ndim and not storages.was_made(state) for _, state in states):
                 # The step may change them through references that we do not search.
                 subject.snapshot.before_write(parameters)
                 with gradients_kept(stepped), WithoutKernels():
                     optimizer.step()
                     zero_gradients(optimizer, stepped)
-                states = states_of(optimizer, mirrored)
+                states = states_of(optimizer, model_state)
             storages.add_held(states, "optimizer")
             names_before = Counter(name for name, _ in states)
             del states  # would keep the state that the step replaces
             with observer:
                 optimizer.step()
-            states_after = states_of(optimizer, mirrored)
+            states_after = states_of(optimizer, model_state)
             storages.label(states_after, "optimizer")
             with gradients_kept(stepped):
                 zero_gradients(optimizer, stepped)
-                states_left = states_of(optimizer, mirrored)
+                states_left = states_of(optimizer, model_state)
     except FxflopsError:
         raise
     except Exception as error:

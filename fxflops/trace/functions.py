@@ -69,7 +69,7 @@ def writes(func: Any, kwargs: Mapping[str, Any]) -> bool:
 
 
 def sets_property_or_reads_grad(func: Any) -> bool:
-    """Return whether a call sets a property of a tensor or reads its ``grad``: such a call runs on the tensor, not its meta mirror."""
+    """Return whether a call sets a property of a tensor or reads its ``grad``: such a call runs on the tensor, not its meta stand-in."""
     name = getattr(func, "__name__", "")
     return name == "__set__" or (name == "__get__" and getattr(func.__self__, "__name__", "") == "grad")
 

@@ -48,11 +48,20 @@ class Recipe:
     only within a call; None if a call leaves more memory behind than its result, so that its operators must be observed.
 
     The other attributes are for making a result on meta. ``forms`` has the forms of the returned tensors. ``sequence`` is the
-    class of a result that has several tensors: tuple, list, or one of ``torch.return_types``. ``needs_mirrors``: some arguments
-    are real tensors, and must be replaced by meta mirrors. ``names_device``: an argument may be a device.
+    class of a result that has several tensors: tuple, list, or one of ``torch.return_types``. ``needs_stand_ins``: some arguments
+    are real tensors, and must be replaced by meta stand-ins. ``names_device``: an argument may be a device.
     """
 
-    __slots__ = ("forms", "is_part", "names_device", "needs_mirrors", "operation", "returns", "sequence", "transients")
+    __slots__ = (
+        "forms",
+        "is_part",
+        "names_device",
+        "needs_stand_ins",
+        "operation",
+        "returns",
+        "sequence",
+        "transients",
+    )
 
     def __init__(
         self,
@@ -73,7 +82,7 @@ class Recipe:
         self.is_part = is_part
         places = {form.place for form in argument_forms}
         # A view is made by running the call, and a view of a real tensor would be real, too. New tensors need no arguments.
-        self.needs_mirrors = (REAL in places and len(places) > 1) or (returns is VIEWS and OWN in places)
+        self.needs_stand_ins = (REAL in places and len(places) > 1) or (returns is VIEWS and OWN in places)
         self.names_device = False
 
 

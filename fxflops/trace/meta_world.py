@@ -65,7 +65,7 @@ from .worlds import RNN_BACKWARD, Arguments, RunTimed, World
 META_DEVICE = torch.device("meta")
 PROPERTIES = ("shape", "ndim", "dtype", "layout", "requires_grad", "is_nested")
 QUERIES = METADATA | {getattr(torch.Tensor, name).__get__ for name in PROPERTIES}
-"""Functions that return the same for a real tensor and for its meta mirror."""
+"""Functions that return the same for a real tensor and for its meta stand-in."""
 OBSERVED_IN_FULL = frozenset({*UNINITIALIZED, "type"})
 """Operations that ``run_free`` must not run, since the observer does more for them than compute the result."""
 RECORDED_BY_VALUES = frozenset({*OBSERVED_IN_FULL, *ATTENTIONS, EMBEDDING})
@@ -538,7 +538,7 @@ class MetaWorld(World):
         if operation.op == EMBEDDING:
             table = () if module is None else (module.weight,)
             operation = operation._replace(out=with_row(operation.out, (*args, *table)))
-        if recipe.needs_mirrors:
+        if recipe.needs_stand_ins:
             args, kwargs = self._mirror.replace(args, kwargs, func if module is None else None)
         self._storages.current_call = len(self._calls)
         if recipe.transients:
@@ -546,7 +546,7 @@ class MetaWorld(World):
         if recipe.returns is NEW:
             out = self._new_tensors(recipe)
         elif recipe.returns is FIRST_ARGUMENT:
-            out = original_args[0]  # the model gets its own tensor back, not the tensor's meta mirror
+            out = original_args[0]  # the model gets its own tensor back, not the tensor's meta stand-in
         elif recipe.returns is NOTHING:
             out = None
         else:

@@ -81,7 +81,7 @@ class Observer:
     observe_dispatch: keep the dispatch mode on, to see also operators that C++ or TorchScript calls without a torch function.
     must_read_masks: raise NotImplementedError if an attention mask on meta has no values. Masks that have values are always read.
     new_stopwatch: makes a stopwatch for each thread.
-    runs_model: the code of the function that calls the model; None if the user's own code calls it.
+    code_that_calls: the code of the function that calls the model; None if the user's own code calls it.
 
     ``calls`` and ``scopes`` are the records; ``steps`` are the outermost module calls, named by the module's path.
     ``stopwatch`` shows the run's time without the observer's overhead.

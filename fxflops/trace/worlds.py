@@ -94,7 +94,7 @@ class World:
         return forms_with_values(tensors)
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return this world's counterpart of one of the model's tensors."""
+        """Return this world's stand-in for one of the model's tensors."""
         return tensor
 
     def stand_in_of(self, tensor: torch.Tensor) -> torch.Tensor | None:
@@ -125,7 +125,7 @@ class World:
         return args, kwargs
 
     def current(self, value: Any) -> Any:
-        """Return a value; a tensor whose values are out of date is replaced by its counterpart."""
+        """Return a value; a tensor whose values are out of date is replaced by its stand-in."""
         return value
 
     def current_arguments(self, arguments: Arguments) -> Arguments:
@@ -134,7 +134,7 @@ class World:
         return tuple(map(self.current, args)), {name: self.current(arg) for name, arg in kwargs.items()}
 
     def written(self, value: Any) -> Any:
-        """Return the tensors in a value; a tensor whose values are out of date is replaced by its counterpart."""
+        """Return the tensors in a value; a tensor whose values are out of date is replaced by its stand-in."""
         return value
 
     def returned(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:

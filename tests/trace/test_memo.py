@@ -57,7 +57,9 @@ def test_keys_are_alike_where_shapes_and_dtypes_are() -> None:
     [(NEW, [META, OWN], False), (NEW, [META, REAL], True), (VIEWS, [META], False), (VIEWS, [OWN], True)],
 )
 def test_tensors_with_values_have_mirrors_made_where_they_are_looked_at(
-    kind: str, given: Any, needs_mirrors: bool
+    kind: str, given: Any, needs_stand_ins: bool
 ) -> None:
     forms = [Form(X.shape, X.stride(), X.dtype, each) for each in given]
-    assert Recipe(Operation("cat", torch.cat, (), {}, None), kind, argument_forms=forms).needs_mirrors is needs_mirrors
+    assert (
+        Recipe(Operation("cat", torch.cat, (), {}, None), kind, argument_forms=forms).needs_stand_ins is needs_stand_ins
+    )
