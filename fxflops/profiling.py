@@ -57,9 +57,9 @@ class profile:
         convention, attention, formulas, strict: as for :func:`fxflops.analyze`.
         schedule: which iterations of a loop to observe, to save overhead in a long run: the result of ``torch.profiler.schedule(wait=,
             warmup=, active=)``. The loop must call :meth:`step` after each iteration.
-        detail: "operations" observes everything. "modules" only times module calls and steps, and "steps" only times calls of the models
-            themselves. With "modules" or "steps" the loop runs almost at full speed, the report has no counts and no memory, and only the
-            steps of ``optimizer`` are timed as optimizer steps.
+        detail: "operations" observes everything. "modules" times module calls and steps, but observes nothing else. "steps" times only
+            the outermost calls of the models, i.e. the steps. With "modules" or "steps" the loop runs almost at full speed, the
+            report has no counts and no memory, and only the steps of ``optimizer`` are timed as optimizer steps.
         lines: whether to sample which lines of your code take the time (``report.by_line()``). This needs ``pip install pyinstrument``.
             With ``detail="steps"``, the loop runs about as fast as without a profile.
 

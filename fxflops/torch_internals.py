@@ -115,7 +115,7 @@ is_torch_function_enabled = torch._C._is_torch_function_enabled
 len_torch_function_stack = torch._C._len_torch_function_stack
 pop_torch_function_stack = torch._C._pop_torch_function_stack
 push_on_torch_function_stack = torch._C._push_on_torch_function_stack
-# Make a FakeTensor from a meta tensor in a fifth of the time that its constructor takes. Without these names no rank is simulated.
+# Make a FakeTensor from a meta tensor in a fifth of the time that its constructor takes. Without these names, ranks cannot be simulated.
 make_subclass, warn_of_address = torch.Tensor._make_subclass, torch._C._set_warn_deprecated_on_mutable_data_ptr
 # The default __torch_dispatch__, to recognize classes that define their own __torch_dispatch__. Necessary.
 disabled_torch_dispatch_impl = torch._C._disabled_torch_dispatch_impl
@@ -202,7 +202,7 @@ def function_of(node: Any) -> type:
     return node._forward_cls  # type: ignore[no-any-return]
 
 
-# The function that calls the autograd engine. The frames of functions called by it belong to the backward pass. Necessary.
+# The function that calls the autograd engine. The frames below this function's frame belong to the backward pass. Necessary.
 engine_run_backward = torch.autograd.graph._engine_run_backward
 
 

@@ -158,7 +158,7 @@ def run(
         str,
         typer.Option(
             metavar="|".join(TRACERS),
-            help="How to build the graph: symbolic traces the model with torch.fx, record records a run, and auto takes the first that succeeds.",
+            help="How to build the graph: 'symbolic' (trace with torch.fx), 'record' (record a run) or 'auto' (try both in this order).",
             autocompletion=lambda: list(TRACERS),
         ),
     ] = "auto",
@@ -166,7 +166,7 @@ def run(
         str,
         typer.Option(
             metavar="auto|N",
-            help="Number of timed runs. auto runs until the times are stable, for at most 2 s. 0 does not measure time.",
+            help="Number of timed runs. 'auto': until the times are stable, for at most 2 s. 0: no timing.",
         ),
     ] = "auto",
     compiled: Annotated[
@@ -278,7 +278,7 @@ def predict(
         str,
         typer.Option(
             metavar="graph|eager",
-            help="graph predicts device time only; eager also includes the host's time to launch each kernel.",
+            help="'graph': predict device time only. 'eager': also include the host's time to launch each kernel.",
         ),
     ] = "graph",
     what_fits: Annotated[
@@ -486,7 +486,7 @@ def check(
         bool,
         typer.Option(
             "--allow-incomplete",
-            help="Let the check pass although some operations have no formula and are missing from the counts.",
+            help="Let the check pass even if some operations have no formula and are missing from the counts.",
         ),
     ] = False,
     asked: Asked,

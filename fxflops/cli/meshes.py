@@ -92,7 +92,7 @@ def mesh(
         typer.Option(
             metavar="BYTES",
             parser=SIZE,
-            help="Link speed between nodes, in bytes per second per direction for each device, e.g. 50GB. Default: the card's link speed.",
+            help="Each device's link speed to other nodes, in bytes per second in each direction, e.g. 50GB. Default: the card's link speed.",
         ),
     ] = None,
     node: Annotated[
@@ -102,7 +102,7 @@ def mesh(
         bool | None,
         typer.Option(
             "--checkpoint/--no-checkpoint",
-            help="Checkpoint every layer (keep only the layer's input), or keep all activations. Default: checkpoint only on meshes that would not fit otherwise or, with --global-batch, that are faster with checkpointing.",
+            help="Checkpoint every layer (keep only the layer's input), or keep all activations. Default: checkpoint only on meshes that would not fit otherwise; with --global-batch, also where checkpointing is faster.",
         ),
     ] = None,
     json: option.TableAsJson = False,

@@ -194,7 +194,7 @@ class Asked:
         str | None,
         typer.Option(
             metavar="NAME",
-            help="After --backward, also count a step of this torch.optim class, such as AdamW. The step is only counted, not run.",
+            help="Also count an optimizer step with this torch.optim class, e.g. AdamW (requires --backward). The step is only counted, not run.",
         ),
     ] = None
     convention: Annotated[

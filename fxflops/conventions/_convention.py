@@ -67,7 +67,7 @@ class Convention:
 
 
 def nothing(cost: Cost, ran: Operation) -> Cost:
-    """Count nothing; keep the MACs."""
+    """Count 0 FLOPs, but keep the MACs."""
     return Cost(macs=cost.macs)
 
 

@@ -138,8 +138,8 @@ class FormulaRegistry:
         """Return the entry for a function, method descriptor or overload, or None if no entry counts it.
 
         An overload without its own entry uses the entry of its packet. An in-place or ``out=`` form uses the entry of the
-        functional form. After these, ``fallback`` decides from schema and tags. A function that a file names, but that this
-        process does not have, is looked up by name.
+        functional form. After these, ``fallback`` decides from schema and tags. If a saved report names a function that
+        this process has not imported, its entry is looked up by the function's name.
         """
         function = REACHED_AS.get(function, function)
         entry = self.get(function)

@@ -15,7 +15,7 @@ from ._registry import BASE, Formula, FormulaRegistry, formula_for, is_method
 class FormulaMapping(MutableMapping[Any, FormulaFunction]):
     """The table of formulas for modules, functions or methods (``kind`` "module", "function" or "method").
 
-    A formula assigned here is called like in torch_flops: ``(module, result, *args)``, ``(result, *args)`` or
+    A formula assigned here is called with the same arguments as in torch_flops: ``(module, result, *args)``, ``(result, *args)`` or
     ``(self_obj, result, *args)``. The formula gets empty meta tensors and returns FLOPs. ``del`` restores the previous formula.
     """
 

@@ -175,7 +175,7 @@ def normalized(out: Any, weight: Spec | None, bias: Spec | None, centered: bool 
 def normalized_backward(
     input: Spec, k: int, weights: int, weight: Spec | None, mask: Sequence[bool], centered: bool = True
 ) -> Cost:
-    """Return the cost of a norm's gradients over rows of ``k`` elements; weight and bias have ``weights`` elements."""
+    """Return the cost of a norm's gradients over rows of ``k`` elements. ``weights`` is the number of elements of the weight, and of the bias."""
     n, rows = input.numel(), rows_of(input.numel(), k)
     to_input, to_weight, to_bias = mask
     means = times(1 + centered, Cost(adds=max(n - rows, 0), others=rows))

@@ -57,7 +57,8 @@ def largest_batch(
             )
     if (guessed := sizes.guessed(fits, above, unit, guesses)) is not None:
         return guessed
-    # The size on the line is nearly always the answer; counting its neighbor confirms this. In case the line is wrong, every second step bisects.
+    # The size on the line is nearly always the answer, and counting the next size confirms it. As a safeguard against a wrong line,
+    # every second step bisects.
     by_line = True
     while above - fits > unit:
         looked_at = [fits + (above - fits) // (2 * unit) * unit]

@@ -287,7 +287,7 @@ class Search:
         return [*self._effects_of(group[:half]), *self._effects_of(group[half:])]
 
     def _by_all_sets(self) -> Trial | None:
-        """Compare all sets of a few modules and return the best trial. Sets are counted in order of their recomputed FLOPs."""
+        """Compare all sets of a few modules and return the best trial. Sets with fewer recomputed FLOPs are counted first."""
         doubtful = 0
         numbers = range(len(self.effects))
         sets = [chosen for size in range(1, len(self.effects) + 1) for chosen in combinations(numbers, size)]
@@ -701,7 +701,7 @@ class _Levels:
             left = torch.stack([levels - self._change[[*out]].sum(0) for out in some])
             saved = torch.tensor([self.flops(out) for out in some])
             most, where = left.max(1)
-            # A module that does not lower the highest level enough is useless. Compare all levels only for the few other modules.
+            # Skip modules that do not lower the highest level enough. Compare all levels only for the few modules that remain.
             may = ((memory - most)[:, None] >= self._change[:, where].T) & (cost <= saved[:, None] - least)
             may[:, [*chosen]] = False
             place, other = may.nonzero(as_tuple=True)

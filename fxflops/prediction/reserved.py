@@ -72,7 +72,7 @@ def reserved(
     allocator = allocator or CachingAllocator()
     if not isinstance(history, History):
         raise InputError(
-            "this report has no record of single allocations, only the memory after each call; "
+            "this report has no record of individual allocations, only the memory after each call; "
             "use the report that count(), analyze() or profile() returned, not a report read from a file"
         )
     if gpus < 1:

@@ -310,7 +310,7 @@ def _block(
     details = [
         *(f"{name} {units.seconds(part)}" for name, part in parts.items() if part),
         *([f"{loading(whole, workers)}"] if whole.loading else []),
-        f"outside them {units.seconds(whole.between)}",
+        f"other code {units.seconds(whole.between)}",
         *([f"excluding {units.seconds(instruments)} of profiling overhead"] if instruments else []),
     ]
     facts = [Fact("block", units.seconds(whole.seconds), details)]

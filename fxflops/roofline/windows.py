@@ -40,7 +40,10 @@ def unread_bytes(call: Call) -> int:
 
 
 def _unread_groups(given: Mapping[str, Any]) -> int:
-    """Return the bytes of matrices, e.g. experts' weights, that are certainly unused, since there are fewer rows than matrices."""
+    """Return the bytes of the matrices, e.g. experts' weights, that no row uses. Each row uses one matrix.
+
+    The result is a lower bound: rows may share a matrix.
+    """
     rows, matrices = _input(given), given.get("mat2", given.get("mat_b"))
     if not (isinstance(rows, Spec) and isinstance(matrices, Spec)) or rows.ndim != 2 or matrices.ndim != 3:
         return 0

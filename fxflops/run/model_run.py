@@ -137,7 +137,7 @@ class StateSaver(ChangeListener):
         self._snapshot = subject.snapshot
         self._storages = storages
         self._saves_leaves = subject.request.backward
-        # On meta, an optimizer step after the callable's own backward pass has gradients, but a step in a hook has no gradients.
+        # On meta, gradients exist when the optimizer steps after the callable's own backward pass, but not when it steps in a hook.
         self._lacks_gradients = is_on_meta and not subject.request.own_backward
         self._may_train = _may_train(subject)
         self.before_write = subject.snapshot.before_write  # type: ignore[method-assign]  # without one more Python call per write

@@ -282,7 +282,7 @@ def _check_is_served(model: Any, cache: str) -> None:
         )
     if not cache:
         raise InputError(
-            f"serving() needs a model that keeps a cache between tokens, and the forward of {name} has "
+            f"serving() needs a model that keeps a cache between tokens, but {name}.forward has "
             f"none of the parameters {', '.join(CACHES)}; to count generate() of {name}, use profile()"
         )
 

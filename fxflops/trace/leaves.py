@@ -87,7 +87,7 @@ class Leaves:
 def _formula_of_class(registry: FormulaRegistry, cls: type) -> tuple[Formula | None, frozenset[str]]:
     """Return the formula for a class, and the names of the class's forward and of all methods that the forward calls.
 
-    The formula is None if the class derives from the class with a formula and overrides a method or attribute that the forward uses.
+    The formula is None for a subclass that overrides a method or attribute used by the forward of the class that has the formula.
     """
     base, formula = registry.find_class(cls)
     if base is None or formula is None:

@@ -44,7 +44,7 @@ def before_write_hook(
     before_write: Callable[..., None] | None,
     is_new: Callable[[torch.Tensor], bool],
 ) -> Callable[[Any, tuple[Any, ...], Mapping[str, Any]], None]:
-    """Return a function that must run before each call, and that passes the tensors that the call may change to ``before_write``.
+    """Return a function to run before each call. It calls ``before_write`` with the tensors that the call may modify.
 
     A call may change arguments that it writes to, and arguments whose memory it shares with other code. ``is_new(tensor)`` returns
     whether a tensor was made in the run.

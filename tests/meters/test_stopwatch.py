@@ -135,7 +135,7 @@ def test_a_module_has_the_time_of_its_own_code(clock: Clock) -> None:
     assert p.report.by_module("backward")[""].total.seconds == BACKWARD
     assert p.report.by_module("optimizer")[""].total.seconds == STEP
     text = str(p.report)
-    assert "block    53.00 s     forward 5.00 s · backward 7.00 s · optimizer 11.00 s · outside them 30.00 s" in text
+    assert "block    53.00 s     forward 5.00 s · backward 7.00 s · optimizer 11.00 s · other code 30.00 s" in text
     assert "step     40.00 s" in text
 
 
