@@ -177,7 +177,7 @@ class FunctionCalls(ThreadPart):
         if type(func) is MethodWrapperType or isinstance(func, type):  # a property of a tensor; torch.device(...)
             return self._run_plain(func, args, kwargs)
         formula = self._registry.find(func)
-        in_parts = runs_in_parts((args, kwargs))
+        in_parts = runs_in_parts(args, kwargs)
         if formula is not None and formula.op == ADDRESS:
             if self._shared.spelling.is_compared(ADDRESS):
                 return address_of(args[0])

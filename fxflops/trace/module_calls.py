@@ -145,7 +145,7 @@ class ModuleCalls(ThreadPart):
         if (
             is_leaf
             and not (stack.inside_leaf() or transformed() or are_others_on())
-            and not (holds_tensors(module) or has_shards(module) or runs_in_parts((args, kwargs)))
+            and not (holds_tensors(module) or has_shards(module) or runs_in_parts(args, kwargs))
             # A graph node can replay only the settings that the module had when the run began.
             and (observed.initial is None or observed.initial == self._settings_but_mode(observed))
         ):

@@ -36,18 +36,22 @@ def is_sharded(value: Any) -> bool:
     return any(map(_is_dtensor, {*map(type, tensors_given(value))} - ORDINARY))
 
 
-def runs_in_parts(value: Any) -> bool:
+def runs_in_parts(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """Return whether to record a call with these arguments operator by operator.
 
     That is so if the call runs on this process's shard of a DTensor, or if selective checkpointing returns saved results for some
     operators.
     """
-    return answers_operators() or is_sharded(value)
+    if answers_operators():
+        return True
+    is_usual = not kwargs and ORDINARY.issuperset(map(type, args))  # saves the search of the arguments, for most calls
+    return not is_usual and is_sharded((args, kwargs))
 
 
 def has_shards(module: nn.Module) -> bool:
     """Return whether any of the module's own parameters or buffers is a DTensor."""
-    return is_sharded([*module._parameters.values(), *module._buffers.values()])
+    types = {*map(type, module._parameters.values()), *map(type, module._buffers.values())}
+    return any(map(_is_dtensor, types - ORDINARY))
 
 
 @lru_cache(maxsize=256)
