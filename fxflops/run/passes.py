@@ -199,18 +199,23 @@ def measure(
         runs_per_repeat = 2 + (accelerator_of(subject.device) is not None) + subject.compiled
         tick.expect(expected(observed_seconds, repeats, runs_per_repeat))
     # Make the record before the other passes: they change the tensors of the model, and these changes are not part of its run.
-    source = "predicted" if subject.device.type == "meta" else "storages"
-    run = finished_run(subject, observer, source, f"{traced.how} trace", traced.why)
-    measured: dict[str, Any] = {}
+    run = finished_run(
+        subject,
+        observer,
+        memory_source="predicted" if subject.device.type == "meta" else "storages",
+        recorded_as=f"{traced.how} trace",
+        recorded_why=traced.why,
+    )
+    memory, environment = run.memory, run.environment
     if subject.is_on_meta():
         # A run on meta uses kernels that no device uses (plain products for attention). run_model() predicts a device's kernels.
         predicted = run_model(subject, registry, lessons=Lessons())
-        measured = {name: getattr(predicted, name) for name in ("history", "peak", "environment")}
+        memory, environment = replace(predicted.memory, source=memory.source), predicted.environment
     bytes_of, accelerator = graph_run.bytes_of, accelerator_of(subject.device)
     if accelerator is not None and accelerator.has_statistics:
         tick()
         bytes_of, peak = _allocated(accelerator, subject, graph, graph_run.ran_backward)
-        measured = {"peak": peak, "source": "allocator"}
+        memory = replace(memory, peak=peak, source="allocator")
     times, compiled = Times(), None
     if subject.device.type != "meta" and repeats != 0:
         times, compiled = _timed(subject, graph, graph_run.ran_backward, repeats, tick, kernels)
@@ -219,12 +224,13 @@ def measure(
     return replace(
         run,
         calls=with_nodes(observed, nodes, owner_of) if nodes else observed,
+        memory=memory,
+        environment=environment,
         nodes=nodes,
-        captured=captured,
         latency=times.latency,
         backward_latency=times.backward_latency,
         compiled=compiled,
-        **measured,
+        captured_calls=captured,
     )
 
 

@@ -10,7 +10,6 @@ from itertools import pairwise
 import torch
 
 from ..errors import InputError
-from ..meters.history import Place, Remembered
 from ..meters.kernels import summed
 from ..meters.nodes import Node
 from ..meters.stopwatch import BETWEEN
@@ -18,14 +17,13 @@ from ..meters.timing import Timing
 from ..ops import FormulaRegistry
 from ..records import BACKWARD, FORWARD, GRADIENT, RECOMPUTE, Call, Module, Operation, Scope, Step, grouped
 from .environment import environment_of_trace
-from .outcome import Run
+from .outcome import Run, RunMemory
 from .trace_arguments import shows_numbers, with_convolutions
 from .trace_file import TraceFile, read_file
 from .trace_operations import Operations, commonest_dtype
 from .trace_places import Places, Seen, busy, events_of
 
 STEP, ONE_STEP = "ProfilerStep#", "step 1"
-UNKNOWN = "unknown"
 COPIES, EARLIER = "copied by no operator", "begun before the trace"
 """The names of the nodes for device work that does not belong to a call."""
 FORWARDS, BACKWARDS = {FORWARD, GRADIENT}, {BACKWARD, RECOMPUTE}
@@ -72,17 +70,16 @@ def run_of_trace(path: str | os.PathLike[str], registry: FormulaRegistry, hardwa
     scopes = tuple(Scope(path, operation, {}, path in parents) for path, operation in entered)
     device = trace.hardware if hardware is None else f"{trace.hardware.partition(' ')[0]} ({hardware})"
     return Run(
-        trace.name,
-        "",
-        calls,
-        scopes,
-        None,
-        Remembered(0, Place(), (), ()),
-        UNKNOWN,
-        (Module("", trace.name, None), *(Module(path, cls, None) for path, cls in places.modules.items())),
-        None,
-        environment_of_trace(device),
-        "torch.profiler's trace",
+        model=trace.name,
+        inputs="",
+        calls=calls,
+        scopes=scopes,
+        modules=(Module("", trace.name, None), *(Module(path, cls, None) for path, cls in places.modules.items())),
+        params=None,
+        aliases={},
+        memory=RunMemory.unknown(),
+        environment=environment_of_trace(device),
+        recorded_as="torch.profiler's trace",
         nodes=nodes,
         steps=tuple(_steps(trace, [seen for seen, _ in seen_operations])),
     )
