@@ -175,7 +175,7 @@ def analyzed(
                     f"the input is on meta, but the model is on {subject.device}: pass a real tensor, or use count()"
                 )
                 raise InputError(problem)
-            return analysis(subject, registry, trace, repeats, tick, kernels)
+            return analysis(subject, registry, tracer=trace, repeats=repeats, tick=tick, with_kernels=kernels)
 
     run, traced = with_own_backward(Request(mode, backward), type(model).__name__, measured)
     return Report(run, rules, registry, reference_to(model), attention), traced.graph_module

@@ -479,10 +479,15 @@ def _forward_and_backward(subject: Subject, observer: Observer) -> Any:
             raise OwnBackwardError from error
         whole_call = type(subject.model).__name__, "", (spec_of(args), spec_of(kwargs))
         op, path, (args_specs, kwargs_specs) = observer.failed or whole_call
-        where, what_is_missing = f"module {path!r}" if path else "", _what_meta_lacks(error)
-        details = line_that_raised(error) + what_is_missing
+        what_is_missing = _what_meta_lacks(error)
         raise run_error(
-            op, where, args_specs, kwargs_specs, error, details, advice="real tensors" * bool(what_is_missing)
+            error,
+            call=op,
+            module=f"module {path!r}" if path else "",
+            args=args_specs,
+            kwargs=kwargs_specs,
+            details=line_that_raised(error) + what_is_missing,
+            advice="real tensors" if what_is_missing else "",
         ) from error
 
 
