@@ -201,8 +201,8 @@ def _modes_restored() -> Iterator[None]:
 class Times:
     """Timings of each node of the graph and of the model itself.
 
-    ``host_nodes`` are, on an accelerator, the host's times of each node. ``backward_*`` are times of a backward pass. ``compiled``
-    and ``backward_compiled`` are times of the compiled model.
+    ``host_nodes`` are, on an accelerator, the host's times of each node. ``backward_*`` are times of a backward pass. ``compiled_latency``
+    and ``compiled_backward_latency`` are times of the compiled model.
     """
 
     nodes: Mapping[str, Timing] = field(default_factory=dict)
@@ -210,8 +210,8 @@ class Times:
     host_nodes: Mapping[str, Timing] = field(default_factory=dict)
     backward_nodes: Mapping[str, Timing] = field(default_factory=dict)
     backward_latency: Timing | None = None
-    compiled: Timing | None = None
-    backward_compiled: Timing | None = None
+    compiled_latency: Timing | None = None
+    compiled_backward_latency: Timing | None = None
 
 
 def time_nodes(
@@ -282,8 +282,8 @@ def time_nodes(
         host_nodes=_timings(host_nodes),
         backward_nodes=_timings(backward_nodes),
         backward_latency=_timing(own_backward_runs, device),
-        compiled=_timing(compiled_runs, device) if stayed_compiled else None,
-        backward_compiled=_timing(compiled_backward_runs, device) if stayed_compiled else None,
+        compiled_latency=_timing(compiled_runs, device) if stayed_compiled else None,
+        compiled_backward_latency=_timing(compiled_backward_runs, device) if stayed_compiled else None,
     )
 
 

@@ -119,7 +119,7 @@ def _tensors_alive_throughout(subject: Subject) -> dict[str, Named]:
     return {
         "params": [*inventory.params, *inventory.packed],
         "buffers": [*inventory.buffers, *inventory.constants, *attributes],
-        "inputs": subject.held["inputs"],
+        "inputs": subject.named_tensors["inputs"],
     }
 
 
@@ -174,7 +174,7 @@ def _may_train(subject: Subject) -> bool:
 def observe(subject: Subject, observer: Observer) -> Observer:
     """Run the model, and its backward pass and optimizer step if requested, and return the observer."""
     world, storages = observer.instruments.world, observer.instruments.storages
-    with noting_live(storages, observer.calls, subject.held["params"]):
+    with noting_live(storages, observer.calls, subject.named_tensors["params"]):
         out = _forward_and_backward(subject, observer)  # stays alive until the step is over, as in a training loop
     world.check_origin(out)
     storages.hold_earlier()
@@ -192,7 +192,7 @@ def observe(subject: Subject, observer: Observer) -> Observer:
 
 @hidden_from_modes
 def _label_gradients(subject: Subject, observer: Observer) -> None:
-    params = [(name, observer.instruments.world.of(parameter)) for name, parameter in subject.held["params"]]
+    params = [(name, observer.instruments.world.of(parameter)) for name, parameter in subject.named_tensors["params"]]
     observer.instruments.storages.label(gradients_of(params), "gradients")
 
 
@@ -356,7 +356,11 @@ def _run_of_loaded_weights(subject: Subject, registry: FormulaRegistry) -> Run |
 @hidden_from_modes
 def _awaits_weights(subject: Subject) -> bool:
     """Return whether the inputs are real, and a hook or a replaced forward may load weights that are on meta."""
-    if not subject.has_meta or subject.is_for_another or any(tensor.is_meta for _, tensor in subject.held["inputs"]):
+    if (
+        not subject.has_meta
+        or subject.is_for_another
+        or any(tensor.is_meta for _, tensor in subject.named_tensors["inputs"])
+    ):
         return False
     waiting = [
         module

@@ -344,7 +344,7 @@ def _watched_graph(subject: Subject, graph: fx.GraphModule, registry: FormulaReg
     memory, backward_memory = MemoryMeter(storages), MemoryMeter(storages)
     inputs, backward_meter = subject.rewound_inputs_by_name(), backward_memory if with_backward else None
     try:
-        noting = noting_live(storages, observer.calls, subject.held["params"])
+        noting = noting_live(storages, observer.calls, subject.named_tensors["params"])
         with noting, uncompiled(), observer:
             run_graph(graph, inputs, collector, memory, backward_meter=backward_meter, start_backward=observer.backward)
     except RunError:
