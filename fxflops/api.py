@@ -164,20 +164,20 @@ def analyzed(
     registry, rules = registry_with(formulas), find_convention(convention)
     check_attention(attention)
 
-    def measured(request: Request) -> tuple[Run, TracedGraph]:
+    def run_prepared(request: Request) -> tuple[Run, TracedGraph]:
         with (
             prepared_subject(model, args, kwargs, request) as subject,
             progress_bar(progress, type(subject.model).__name__) as tick,
         ):
-            device_types = {tensor.device.type for _, tensor in subject.held["inputs"]}
+            device_types = {tensor.device.type for _, tensor in subject.named_tensors["inputs"]}
             if device_types == {"meta"} != {subject.device.type}:
                 problem = (
                     f"the input is on meta, but the model is on {subject.device}: pass a real tensor, or use count()"
                 )
                 raise InputError(problem)
-            return analysis(subject, registry, trace, repeats, tick, kernels)
+            return analysis(subject, registry, tracer=trace, repeats=repeats, tick=tick, with_kernels=kernels)
 
-    run, traced = with_own_backward(Request(mode, backward), type(model).__name__, measured)
+    run, traced = with_own_backward(Request(mode, backward), type(model).__name__, run_prepared)
     return Report(run, rules, registry, reference_to(model), attention), traced.graph_module
 
 

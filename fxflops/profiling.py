@@ -210,7 +210,7 @@ class profile:
 
     def _report_of(self, block: Block, raised: str = "", why: str = "") -> Report:
         """Return the report. ``raised`` is the class name of the exception that ended the block; "" if there was no exception."""
-        run = block.finished(self._name, self._compiled, self._iteration, raised, why)
+        run = block.finished(self._name, compiled=self._compiled, iterations=self._iteration, raised=raised, why=why)
         return Report(run, self._convention, self._registry, weakref.ref(self._model), self._attention)
 
 

@@ -217,7 +217,7 @@ def largest_batch(
 
 
 def _history_of(report: Report) -> History:
-    history = report._run.history
+    history = report._run.memory.history
     assert isinstance(history, History)  # a count has one
     return history
 

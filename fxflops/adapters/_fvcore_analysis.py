@@ -244,7 +244,8 @@ class JitModelAnalysis:
         registry = registry_with(python_ops())
         with prepared_subject(self._model, self._inputs, None, Request("as_is")) as subject:
             recorder = GraphRecorder(subject.model, subject.rewound_inputs_by_name())
-            run = finished_run(subject, observed_run(subject, registry, recorder), "storages", "recorded trace")
+            observer = observed_run(subject, registry, recorder)
+            run = finished_run(subject, observer, memory_source="storages", recorded_as="recorded trace")
         report = Report(run, find_convention(CONVENTION), registry, None)
         callers = {
             call: [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]

@@ -76,7 +76,7 @@ def step_times(run: Run, counted: Sequence[Counted]) -> dict[str, StepTime]:
     for step, indices in _regions(run, len(counted)):
         if step.parts:
             parts = [step.parts.get(phase, 0.0) for phase in TIMED]
-            did_run = not run.captured or FORWARD in step.parts or not step.calls
+            did_run = not run.captured_calls or FORWARD in step.parts or not step.calls
             flops = sum(counted[i].flops for i in indices) if did_run else 0
             name = step.name if did_run else OUTSIDE
             times_by_name.setdefault(name, []).append(StepTime._make([sum(parts), *parts, flops]))
@@ -100,8 +100,8 @@ def outside(run: Run, counted: Sequence[Counted], phase: str) -> list[Counted]:
 
 def unobserved(run: Run) -> str:
     """Return a remark if the run has no trace, if a block ran no operation, or if a block never called its model; else ""."""
-    if run.trace == "no trace":
-        return f"no trace: {run.trace_reason}; the module times are from a run that was observed"
+    if run.recorded_as == "no trace":
+        return f"no trace: {run.recorded_why}; the module times are from a run that was observed"
     if run.scopes or not run.steps or run.params is None:  # without params, the run is a profiler trace, not a block
         return ""
     if not run.calls:
@@ -111,9 +111,9 @@ def unobserved(run: Run) -> str:
 
 def captured(run: Run) -> str:
     """Return a remark on calls that were captured into a graph; "" if no call was captured."""
-    if not run.captured:
+    if not run.captured_calls:
         return ""
-    whose = "1 call was" if run.captured == 1 else f"{run.captured:,} calls were"
+    whose = "1 call was" if run.captured_calls == 1 else f"{run.captured_calls:,} calls were"
     return f"{whose} captured into a graph: counted once and not timed; replays of the graph are not counted"
 
 
@@ -130,7 +130,7 @@ def unsteady(run: Run, nodes: float | None) -> str:
     least_ratio = 0.0 if waits_for_host else 1 / TOO_FAR_APART
     if latency > LONG_RUN and nodes and not least_ratio < nodes / latency < TOO_FAR_APART:
         reasons.append(f"{labels[FORWARD]}the operations add up to {nodes / latency:.1f}x the time of the model")
-    return "; ".join(filter(None, [*reasons, run.interrupted]))
+    return "; ".join(filter(None, [*reasons, run.block.interrupted]))
 
 
 def host_items(run: Run, phase: str) -> Iterator[Item]:

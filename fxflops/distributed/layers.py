@@ -175,7 +175,7 @@ def _peaks(report: Report) -> Any:
     Calls that allocate and free nothing are skipped, e.g. the calls on empty tensors in torch 2.11's checkpoint. Such calls belong to
     no layer, and their peak equals the peak of another call.
     """
-    history: Any = report._run.history
+    history: Any = report._run.memory.history
     changes = [*zip(history.changes[1::3], history.changes[2::3], strict=True)]
     numbers = dict.fromkeys(number for _, number in changes if 0 <= number < len(history.calls))
     changing = {number for change, number in changes if change}

@@ -50,7 +50,12 @@ def chrome_trace(counted_run: CountedRun) -> dict[str, Any]:
             events += _slices(counted_run, rows_of_phase, bounds, lane)
             events += _counters(run, rows_of_phase, bounds)
             start = ends[-1]
-    metadata = {"durations": durations, "model": run.model, "convention": counted_run.convention, "trace": run.trace}
+    metadata = {
+        "durations": durations,
+        "model": run.model,
+        "convention": counted_run.convention,
+        "trace": run.recorded_as,
+    }
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": metadata | run.environment._asdict()}
 
 
@@ -100,7 +105,7 @@ def _counters(run: Run, rows: Sequence[dict[str, Any]], bounds: Sequence[float])
 
 def _live_bytes(run: Run, rows: Sequence[dict[str, Any]], bounds: Sequence[float]) -> Iterator[Event]:
     """Yield the live bytes after each call that changed their number. The run's moments are in call order."""
-    moments = deque(moment for moment in run.history.timeline if moment.phase == rows[0]["phase"])
+    moments = deque(moment for moment in run.memory.history.timeline if moment.phase == rows[0]["phase"])
     for row, end in zip(rows, bounds[1:], strict=True):
         if moments and (moments[0].path, moments[0].op) == (row["module"], row["op"]):
             yield _event("C", "memory", dict(moments.popleft().live), ts=end)

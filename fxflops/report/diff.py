@@ -53,7 +53,7 @@ TOTALS: dict[str, tuple[Callable[[CountedRun], float | None], Readable]] = {
     "data loading": (lambda side: _phase_seconds(side, "loading"), seconds),
     "outside time": (lambda side: _phase_seconds(side, "between"), seconds),
     "sum of operations": (lambda side: totals.nodes_seconds(side.run), seconds),
-    "peak memory": (lambda side: side.run.peak, size),
+    "peak memory": (lambda side: side.run.memory.peak, size),
 }
 """Maps each total's name to the function that computes the total from a counted run, and the function that formats it."""
 COMPARED: dict[str, Readable] = {"flops": count, "params": count, "seconds": seconds}

@@ -245,13 +245,13 @@ def gathered(counted_run: CountedRun, whole: CountedRun | None, timeout: float) 
 def _figures(counted_run: CountedRun) -> dict[str, Any]:
     """Return the JSON data that this process sends to the other processes."""
     run, rows = counted_run.run, collectives(counted_run.counted)
-    made_by = "profile" if run.instruments is not None else "count" if run.latency is None else "analyze"
+    made_by = "profile" if run.block.instrument_seconds is not None else "count" if run.latency is None else "analyze"
     return {
         "row": _row_of(counted_run, rows),
         "collectives": rows,
         "complete": not counted_run.missing,
         "modules": _flops(counted_run),
-        "memory": run.memory,
+        "memory": run.memory.by_category,
         "provenance": counted_run.provenance,
         "made_by": made_by,
     }
@@ -267,7 +267,7 @@ def _row_of(counted_run: CountedRun, rows: Sequence[Collective]) -> RankRow:
         flops=sum(each.flops for each in counted),
         params=None if run.params is None else run.params.total,
         sharded=None if run.params is None else run.params.sharded,
-        memory=run.peak,
+        memory=run.memory.peak,
         sent=sent,
         received=received,
         seconds=block_seconds if block_seconds is not None else sum(medians) if medians else None,

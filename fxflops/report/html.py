@@ -72,7 +72,7 @@ def page_of(
         tiles,
         _calls(counted, rooflines),
         operators,
-        _memory(run) if run.peak else None,
+        _memory(run) if run.memory.peak else None,
         _roofline_data(rooflines, mfu) if rooflines else None,
         why,
         title,
@@ -170,18 +170,18 @@ def _memory_by_module(run: Run, own: Mapping[str, dict[str, float]]) -> dict[str
     Return the bytes that no module allocated, by category. If parameters have several dtypes or are partly unallocated, a
     module's number of parameters does not determine their bytes. Then all parameters are part of the returned bytes.
     """
-    params = run.params or NO_PARAMS
+    params, at_peak = run.params or NO_PARAMS, run.memory.by_category
     # True if all parameters have the same number of bytes per element and are alive at the peak.
-    is_even = params.total > 0 and params.bytes % params.total == 0 and run.memory.get("params") == params.bytes
+    is_even = params.total > 0 and params.bytes % params.total == 0 and at_peak.get("params") == params.bytes
     elsewhere: Counter[str] = Counter()
-    for tensor in run.history.at_peak:
+    for tensor in run.memory.history.at_peak:
         if tensor.op and tensor.path in own:
             own[tensor.path][MEMORY.name] = own[tensor.path].get(MEMORY.name, 0) + tensor.bytes
         elif not (is_even and tensor.category == "params"):
             elsewhere[tensor.category] += tensor.bytes
     for values in own.values() if is_even else ():
         values[MEMORY.name] = values.get(MEMORY.name, 0) + values[PARAMS.name] * (params.bytes // params.total)
-    elsewhere["other"] += max(run.memory.get("other", 0), 0)
+    elsewhere["other"] += max(at_peak.get("other", 0), 0)
     return {f"({name})": {MEMORY.name: nbytes} for name, nbytes in elsewhere.items() if nbytes}
 
 
@@ -199,7 +199,8 @@ def _ops_by_cost(counted: Iterable[Counted]) -> dict[str, list[str]]:
 
 def _memory(run: Run) -> MemoryTimeline:
     """Return the memory over the run. The tensors of a category in :data:`ONE_ROW` are combined into one row."""
-    tensors = run.history.at_peak
+    history, at_peak = run.memory.history, run.memory.by_category
+    tensors = history.at_peak
     owners = [Owner(t.category, t.path, t.op, repr(t.spec), t.bytes) for t in tensors if t.category not in ONE_ROW]
     # Optimizer state and caches have one row per kind, e.g. "exp_avg" or "keys".
     sizes_by_kind = grouped(
@@ -210,11 +211,11 @@ def _memory(run: Run) -> MemoryTimeline:
     owners += [
         Owner(category, "", name, "", sum(sizes), len(sizes)) for (category, name), sizes in sizes_by_kind.items()
     ]
-    other = run.memory.get("other", 0)
+    other = at_peak.get("other", 0)
     if other > 0:
         owners.append(Owner("other", "", "", "other memory of the allocator", other, 0))
     owners.sort(key=lambda owner: -owner.bytes)
-    return MemoryTimeline(run.history.timeline, run.peak or 0, run.memory.at, owners, run.memory.source)
+    return MemoryTimeline(history.timeline, run.memory.peak or 0, at_peak.at, owners, at_peak.source)
 
 
 def _roofline_data(rooflines: Mapping[str, Roofline], mfu: float | None) -> RooflineData:

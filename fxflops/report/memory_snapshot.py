@@ -27,7 +27,7 @@ def memory_snapshot(counted_run: CountedRun) -> dict[str, Any]:
     The frames of an allocation are the operation that allocated the tensor, and the modules around this operation. For a tensor
     that was alive before the run, a frame has the tensor's name. Raises InputError if the report does not store single allocations.
     """
-    history = counted_run.run.history
+    history = counted_run.run.memory.history
     if not isinstance(history, History):
         raise InputError(
             "this report does not contain single allocations, e.g. because it was read from a file: "

@@ -218,12 +218,12 @@ class Report(View):
 
         Time in which the device waited for the host is excluded, so the overhead of observing the block does not change the value.
         """
-        return self._run.device_busy
+        return self._run.block.device_seconds
 
     @property
     def instrument_time(self) -> float | None:
         """Overhead of observing a block under ``profile``, in seconds. All other times exclude this overhead."""
-        return self._run.instruments
+        return self._run.block.instrument_seconds
 
     @property
     def total_time(self) -> float | None:
@@ -238,22 +238,22 @@ class Report(View):
     @property
     def max_memory(self) -> int | None:
         """Peak memory of the run in bytes, including parameters, buffers and inputs; None for a profiler trace."""
-        return self._run.peak
+        return self._run.memory.peak
 
     @property
     def memory(self) -> Memory:
         """The bytes at peak memory by category, the place in the run where the peak occurs, and the source of the numbers."""
-        return self._run.memory
+        return self._run.memory.by_category
 
     @property
     def live_at_peak(self) -> tuple[LiveTensor, ...]:
         """The tensor storages alive at peak memory, largest first. Each storage has a category and the operation that allocated the storage."""
-        return self._run.history.at_peak
+        return self._run.memory.history.at_peak
 
     @property
     def timeline(self) -> tuple[Moment, ...]:
         """The live bytes by category after each call of the run."""
-        return self._run.history.timeline
+        return self._run.memory.history.timeline
 
     # The run
 
@@ -296,12 +296,12 @@ class Report(View):
     def trace(self) -> str:
         """How the calls were observed: "symbolic trace", "recorded trace", "counted on the meta device", "counted on fake
         tensors" or "counted on real tensors"."""
-        return self._run.trace
+        return self._run.recorded_as
 
     @property
     def trace_reason(self) -> str:
         """Why the model was not traced symbolically, or why it was not counted on the meta device; "" if neither happened."""
-        return self._run.trace_reason
+        return self._run.recorded_why
 
     @property
     def environment(self) -> Environment:
@@ -565,7 +565,7 @@ class Report(View):
         from ..prediction.reserved import reserved
 
         exact = self._counted_as_computed("exact")
-        memory = reserved(self._run.history, exact, device, self._counted_for, gpus=gpus, allocator=allocator)
+        memory = reserved(self._run.memory.history, exact, device, self._counted_for, gpus=gpus, allocator=allocator)
         return replace(memory, provenance=self.provenance)
 
     @property

@@ -67,7 +67,7 @@ from ..records import (
     per_operation,
 )
 from ..render.files import Path
-from ..run.outcome import Break, Compiled, CompiledKernel, Environment, Recompilation, Run
+from ..run.outcome import BlockFacts, Break, Compiled, CompiledKernel, Environment, Recompilation, Run, RunMemory
 from .values import decoded, encoded
 
 SCHEMA, VERSION = "fxflops.report", 1
@@ -106,6 +106,7 @@ def to_json_data(counted_run: CountedRun, users: Mapping[int, Counted], totals: 
     ``users`` are the counts by the user's formulas, by call index.
     """
     run, counted = counted_run.run, counted_run.counted
+    memory, block = run.memory, run.block
     # A count refers to the call as the convention sees it. The file stores the original call of the run, for all conventions.
     calls = [each._replace(call=call) for each, call in zip(counted, run.calls, strict=False)]
     charges = counted[len(calls) :]
@@ -118,8 +119,8 @@ def to_json_data(counted_run: CountedRun, users: Mapping[int, Counted], totals: 
         "schema_version": VERSION,
         "model": run.model,
         "inputs": run.inputs,
-        "trace": run.trace,
-        "trace_reason": run.trace_reason,
+        "trace": run.recorded_as,
+        "trace_reason": run.recorded_why,
         "convention": counted_run.convention,
         "attention": counted_run.attention,
         "environment": run.environment._asdict(),
@@ -140,20 +141,20 @@ def to_json_data(counted_run: CountedRun, users: Mapping[int, Counted], totals: 
         "latency": _plain(run.latency),
         "backward_latency": _plain(run.backward_latency),
         "steps": [[step.name, step.calls.start, step.calls.stop, dict(step.parts)] for step in run.steps],
-        "instruments": run.instruments,
-        "device_busy": run.device_busy,
-        "interrupted": run.interrupted,
-        "captured": run.captured,
-        "workers": run.workers,
-        "lines": run.lines,
+        "instruments": block.instrument_seconds,
+        "device_busy": block.device_seconds,
+        "interrupted": block.interrupted,
+        "captured": run.captured_calls,
+        "workers": block.workers,
+        "lines": block.lines,
         "compiled": _plain(run.compiled),
         "memory": {
-            "peak": run.peak,
-            "at": list(run.history.peak_in),
-            "source": run.source,
-            "categories": dict(run.memory),
-            "live_at_peak": [{**t._asdict(), "spec": encoded(t.spec)} for t in run.history.at_peak],
-            "timeline": [{**m._asdict(), "live": list(m.live.values())} for m in run.history.timeline],
+            "peak": memory.peak,
+            "at": list(memory.history.peak_in),
+            "source": memory.source,
+            "categories": dict(memory.by_category),
+            "live_at_peak": [{**t._asdict(), "spec": encoded(t.spec)} for t in memory.history.at_peak],
+            "timeline": [{**m._asdict(), "live": list(m.live.values())} for m in memory.history.timeline],
         },
         "classes": described(classes),
     }
@@ -247,23 +248,23 @@ class Saved:
             nodes=tuple(map(_node_from, data["nodes"])),
             latency=_timing_from(data["latency"]),
             backward_latency=_timing_from(data["backward_latency"]),
-            peak=memory["peak"],
-            history=self._history(memory),
-            source=memory["source"],
+            memory=RunMemory(memory["peak"], self._history(memory), memory["source"]),
             steps=tuple(Step(name, range(first, end), *parts) for name, first, end, *parts in data["steps"]),
-            instruments=data.get("instruments"),
-            device_busy=data.get("device_busy"),
-            interrupted=data.get("interrupted", ""),
-            captured=data.get("captured", 0),
-            workers=tuple(data.get("workers", ())),
-            lines=_lines_from(data.get("lines")),
+            captured_calls=data.get("captured", 0),
+            block=BlockFacts(
+                instrument_seconds=data.get("instruments"),
+                device_seconds=data.get("device_busy"),
+                interrupted=data.get("interrupted", ""),
+                workers=tuple(data.get("workers", ())),
+                lines=_lines_from(data.get("lines")),
+            ),
             compiled=_compiled_from(data.get("compiled")),
             modules=tuple(Module(**{**m, "keeps": frozenset(map(target_of, m["keeps"]))}) for m in data["modules"]),
             aliases=dict(data.get("aliases", {})),
             params=None if data["params"] is None else Params(**data["params"]),
             environment=Environment(**data["environment"]),
-            trace=data["trace"],
-            trace_reason=data["trace_reason"],
+            recorded_as=data["trace"],
+            recorded_why=data["trace_reason"],
         )
         self.attention: str = data["attention"]
         # If this process does not have the convention, load only the convention's name. The counts are in the file anyway.

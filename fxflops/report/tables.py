@@ -252,7 +252,7 @@ def kernel_table(counted_run: CountedRun) -> Table:
 
 def line_table(counted_run: CountedRun) -> Table:
     """Return a table with a row for each line of the user's code, slowest first. Raises InputError if lines were not sampled."""
-    lines = counted_run.run.lines
+    lines = counted_run.run.block.lines
     if lines is None:
         raise InputError("the lines of code were not sampled: use fxflops.profile(model, lines=True)")
     total_seconds = sum(line.seconds for line in lines)

@@ -180,7 +180,7 @@ def _macs_at_zero(counted_run: CountedRun) -> float:
 def summary_of(counted_run: CountedRun, root: TreeRow, utilization: float | None) -> Summary:
     """Return the data of the one-screen summary. ``utilization`` is the MFU; None if the MFU is unknown."""
     run, counted, environment = counted_run.run, counted_run.counted, counted_run.run.environment
-    compiled = compiled_view(counted_run)
+    compiled, at_peak = compiled_view(counted_run), run.memory.by_category
     nodes_seconds = totals.nodes_seconds(run)
     on_run = filter(None, [unobserved(run), captured(run)])
     on_calls = (
@@ -189,7 +189,7 @@ def summary_of(counted_run: CountedRun, root: TreeRow, utilization: float | None
     return Summary(
         title=counted_run.name,
         inputs=run.inputs,
-        setting=" · ".join(filter(None, [environment.device, environment.mode, environment.grad, run.trace])),
+        setting=" · ".join(filter(None, [environment.device, environment.mode, environment.grad, run.recorded_as])),
         root=root,
         int_ops=counted_run.forward.int_ops,
         backward_flops=totals.backward_flops(counted_run),
@@ -212,16 +212,16 @@ def summary_of(counted_run: CountedRun, root: TreeRow, utilization: float | None
         backward_nodes_seconds=sum(n.backward_timing.median for n in run.nodes if n.backward_timing) or None,
         on_accelerator=any(node.host_timing is not None for node in run.nodes),
         steps=counted_run.step_times,
-        workers=run.workers,
-        lines=run.lines,
-        instruments=run.instruments,
-        device_seconds=run.device_busy,
+        workers=run.block.workers,
+        lines=run.block.lines,
+        instruments=run.block.instrument_seconds,
+        device_seconds=run.block.device_seconds,
         unsteady=unsteady(run, nodes_seconds),
         collectives=by_group(collectives(counted)),
-        bytes_peak=run.peak,
-        memory=run.memory,
-        peak_at=run.memory.at,
-        peak_phase=run.memory.phase,
+        bytes_peak=run.memory.peak,
+        memory=at_peak,
+        peak_at=at_peak.at,
+        peak_phase=at_peak.phase,
         operators=[*by_operator(counted_run.items(FORWARD)).values()],
         missing=counted_run.missing,
         paste=recipe(counted) if counted_run.missing else "",

@@ -14,8 +14,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ..meters.code_lines import by_time, lines_sampled
-from ..meters.event_stopwatch import EventStopwatch, captured_calls, clock_of, seconds_of
-from ..meters.history import History, LiveTensor, Place, Remembered
+from ..meters.event_stopwatch import EventStopwatch, captured_calls, clock_of, seconds_of, with_seconds
+from ..meters.history import LiveTensor
 from ..meters.live_storages import LiveStorages
 from ..meters.queue_stopwatch import observed_clock_of
 from ..meters.stopwatch import StoppedStopwatch, Stopwatch
@@ -39,8 +39,7 @@ from ..trace.profiled_world import ProfiledWorld
 from .calibration import is_timed, measured_entry_costs
 from .environment import environment_of
 from .generate_calls import generate_replaced
-from .outcome import Run
-from .record import record_of
+from .outcome import BlockFacts, Run, RunMemory
 from .uncompiled import uncompiled
 
 OPERATIONS, MODULES, STEPS = DETAILS = ("operations", "modules", "steps")
@@ -252,7 +251,7 @@ class Block:
         self._optimizer_memory.label_gradients()
         return self._storages.history(self._observer.calls).at_end
 
-    def finished(self, name: str, compiled: bool, iterations: int, raised: str = "", why: str = "") -> Run:
+    def finished(self, name: str, *, compiled: bool, iterations: int, raised: str = "", why: str = "") -> Run:
         """Return the record of the block. ``iterations`` is how often the user's loop has called ``step``.
 
         ``raised`` is the class name of the exception that ended the block, "" without an exception. ``why`` is the exception's text.
@@ -264,38 +263,52 @@ class Block:
         storages.hold_earlier()
         self._find_device()
         until = f" until it raised {raised}" if raised else ""
-        history: History | Remembered = storages.history(observer.calls)
-        source, trace, measured = "storages", f"profiled{until or ' as it ran'}", dict[str, Any]()
-        if self._detail != OPERATIONS:
-            source, trace = "unknown", f"{self._detail} profiled{until}, no operations"
-            history, measured = Remembered(0, Place(), (), ()), {"peak": None}
-        steps = [*self._named_steps(iterations)]
-        if self._is_timed:
-            clock = observer.stopwatch
-            measured |= {
-                "steps": tuple([step._replace(parts=_known_seconds(step.parts)) for step in steps]),
-                "captured": captured_calls(observer.calls),
-                "interrupted": Usage.now().since(self._usage_before).interrupted,
-                "instruments": clock.own,
-                "device_busy": clock.busy,
-            }
+        if self._detail == OPERATIONS:
+            history = storages.history(observer.calls)
+            memory, recorded_as = RunMemory(history.peak, history, "storages"), f"profiled{until or ' as it ran'}"
         else:
-            measured["steps"] = tuple([Step(step.name, step.calls) for step in steps])
-        return record_of(
-            observer.calls_with_shares if isinstance(observer, Observer) else observer.calls,
-            observer.scopes,
-            history,
-            Inventory(self._model),
-            environment_of(self.device, self._mode(), compiled),
+            memory, recorded_as = RunMemory.unknown(), f"{self._detail} profiled{until}, no operations"
+        is_timed = self._is_timed
+        steps = tuple(
+            [
+                step._replace(parts=_known_seconds(step.parts) if is_timed else {})
+                for step in self._named_steps(iterations)
+            ]
+        )
+        captured = captured_calls(observer.calls) if is_timed else 0
+        facts = self._facts()  # before the work below, which is not part of the block
+        calls = observer.calls_with_shares if isinstance(observer, Observer) else observer.calls
+        inventory = Inventory(self._model)
+        modules, params = inventory.contents
+        return Run(
             model=name,
             inputs=inputs_of(observer.scopes),
-            source=source,
-            trace=trace,
-            trace_reason=why,
-            timed=self._is_timed,
+            calls=with_seconds(calls, is_timed),
+            scopes=with_seconds(observer.scopes, is_timed),
+            modules=modules,
+            params=params,
+            aliases=inventory.aliases,
+            memory=memory,
+            environment=environment_of(self.device, self._mode(), compiled),
+            recorded_as=recorded_as,
+            recorded_why=why,
+            steps=steps,
+            captured_calls=captured,
+            block=facts,
+        )
+
+    def _facts(self) -> BlockFacts:
+        facts = BlockFacts(
             workers=tuple(sorted(self._numbers_of_workers)),
             lines=by_time(self._seconds_of_lines) if self._samples_lines else None,
-            **measured,
+        )
+        if not self._is_timed:
+            return facts
+        clock = self._observer.stopwatch
+        return facts._replace(
+            instrument_seconds=clock.own,
+            device_seconds=clock.busy,
+            interrupted=Usage.now().since(self._usage_before).interrupted,
         )
 
     def release(self) -> None:

@@ -55,9 +55,9 @@ def with_times(compiled: Compiled, times: Times) -> Compiled:
     """Return the record with the compiled model's times, or with the reason why the times are missing."""
     if compiled.missing:
         return compiled
-    if times.compiled is None:
+    if times.compiled_latency is None:
         return replace(compiled, missing=OTHER_THREAD)
-    return replace(compiled, latency=times.compiled, backward_latency=times.backward_compiled)
+    return replace(compiled, latency=times.compiled_latency, backward_latency=times.compiled_backward_latency)
 
 
 def _frames_of(call: Callable[[], Any]) -> Functions:
@@ -87,9 +87,9 @@ def _breaks_in(functions: Functions) -> tuple[Break, ...]:
     resumptions: set[tuple[str, int]] = set()
     given_up: list[tuple[str, range]] = []
     for code, variables in functions.items():
-        resumed = [variables[name].__code__ for name in code.co_names if name.startswith(RESUMED_CODE)]
-        resumptions.update((each.co_filename, each.co_firstlineno) for each in resumed)
-        if not resumed and not any(name.startswith(COMPILED_CODE) for name in code.co_names):
+        resuming = [variables[name].__code__ for name in code.co_names if name.startswith(RESUMED_CODE)]
+        resumptions.update((resumed.co_filename, resumed.co_firstlineno) for resumed in resuming)
+        if not resuming and not any(name.startswith(COMPILED_CODE) for name in code.co_names):
             last = max([line for *_, line in code.co_lines() if line], default=0)
             given_up.append((code.co_filename, range(code.co_firstlineno, last + 1)))
     breaks: dict[str, Break] = {}

@@ -133,15 +133,15 @@ def called(events: Iterable[Any], emitted: Iterable[Emitted]) -> Iterator[Compil
     A graph calls its kernels in the order of Inductor's code. The name of a generated kernel contains the number of the
     graph; graphs without generated kernels are matched in order. Raises LookupError if an event does not match Inductor's code.
     """
-    graphs = grouped((each.graph, each) for each in emitted)
-    nameless = [number for number, found in graphs.items() if all("cpp_" not in each.name for each in found)]
+    graphs = grouped((kernel.graph, kernel) for kernel in emitted)
+    nameless = [number for number, kernels in graphs.items() if all("cpp_" not in kernel.name for kernel in kernels)]
     for event in events:
         if not event.name.startswith(GRAPH_CALL):
             continue
-        ran = [child for child in event.cpu_children if child.name.startswith(PREFIX) or "::" in child.name]
-        numbers = [int(child.name.split("_")[1]) for child in ran if child.name.startswith(PREFIX)]
+        children = [child for child in event.cpu_children if child.name.startswith(PREFIX) or "::" in child.name]
+        numbers = [int(child.name.split("_")[1]) for child in children if child.name.startswith(PREFIX)]
         number = numbers[0] if numbers else nameless.pop(0) if nameless else -1
-        for child, written in zip_longest(ran, graphs.get(number, [])):
+        for child, written in zip_longest(children, graphs.get(number, [])):
             if child is None or written is None or not _is_same(child.name, written.name):
                 got, wanted = child and child.name, written and written.name
                 raise LookupError(f"a run calls {got}, but inductor's code calls {wanted}")

@@ -85,11 +85,13 @@ class NodeRunner(fx.Interpreter):
             value = work(*args, **kwargs)
         except Exception as error:
             path, cls = stack_of(n)
-            where = f"module {path!r} ({cls.__name__})" if path and cls is not None else ""
-            at = f"node {n.name!r} ({n.op} {n.target})"
+            module = f"module {path!r} ({cls.__name__})" if path and cls is not None else ""
+            call = f"node {n.name!r} ({n.op} {n.target})"
             with DisableTorchFunction():
-                specs = spec_of(args), spec_of(kwargs)
-            raise run_error(at, where, *specs, error, node=n.name) from error
+                args_specs, kwargs_specs = spec_of(args), spec_of(kwargs)
+            raise run_error(
+                error, call=call, module=module, args=args_specs, kwargs=kwargs_specs, node=n.name
+            ) from error
         for meter in self._before_freeing:
             meter.after(name, value)
         # Clocks are read after freeing, since the model also frees values while it runs.
@@ -143,27 +145,27 @@ def run_graph(
     graph: fx.GraphModule,
     inputs: Mapping[str, Any],
     *meters: Meter,
-    back: Meter | None = None,
-    backward: Callable[[Any, Callable[[Roots, Roots], None]], None] = lambda out, run: run(*roots_of(out)),
+    backward_meter: Meter | None = None,
+    start_backward: Callable[[Any, Callable[[Roots, Roots], None]], None] = lambda out, run: run(*roots_of(out)),
 ) -> Any:
     """Run the graph with the meters around each node, and return its output. ``inputs`` are by the names of forward's parameters.
 
-    With ``back``, the backward pass also runs if the output requires a gradient, and ``back`` measures it for each forward
-    node. ``backward(output, run)`` starts the backward pass by ``run(roots, ones)``. Raises RunError with the name of the node if a
-    node raises.
+    With ``backward_meter``, the backward pass also runs if the output requires a gradient, and ``backward_meter`` measures it for each
+    forward node. ``start_backward(output, run)`` starts the backward pass by ``run(roots, ones)``. Raises RunError with the name of
+    the node if a node raises.
     """
-    owners = None if back is None else AutogradOwners(follows=True)
+    owners = None if backward_meter is None else AutogradOwners(follows=True)
     with uncompiled(), _modes_restored():
         output = NodeRunner(graph, inputs, meters, owners).run()
     for meter in meters:
         meter.finish()
-    if back is not None and owners is not None and requires_gradient(output):
-        backward(output, partial(_run_back, owners, back))
-        back.finish()
+    if backward_meter is not None and owners is not None and requires_gradient(output):
+        start_backward(output, partial(_run_backward, owners, backward_meter))
+        backward_meter.finish()
     return output
 
 
-def _run_back(owners: AutogradOwners, meter: Meter, roots: Roots, ones: Roots) -> None:
+def _run_backward(owners: AutogradOwners, meter: Meter, roots: Roots, ones: Roots) -> None:
     """Run the backward pass of a graph from the sum of ``roots``. The meter measures the pass for each forward node."""
     open_nodes: list[str] = []
 
@@ -199,8 +201,8 @@ def _modes_restored() -> Iterator[None]:
 class Times:
     """Timings of each node of the graph and of the model itself.
 
-    ``host_nodes`` are, on an accelerator, the host's times of each node. ``backward_*`` are times of a backward pass. ``compiled``
-    and ``backward_compiled`` are times of the compiled model.
+    ``host_nodes`` are, on an accelerator, the host's times of each node. ``backward_*`` are times of a backward pass. ``compiled_latency``
+    and ``compiled_backward_latency`` are times of the compiled model.
     """
 
     nodes: Mapping[str, Timing] = field(default_factory=dict)
@@ -208,20 +210,21 @@ class Times:
     host_nodes: Mapping[str, Timing] = field(default_factory=dict)
     backward_nodes: Mapping[str, Timing] = field(default_factory=dict)
     backward_latency: Timing | None = None
-    compiled: Timing | None = None
-    backward_compiled: Timing | None = None
+    compiled_latency: Timing | None = None
+    compiled_backward_latency: Timing | None = None
 
 
 def time_nodes(
     graph: fx.GraphModule,
-    inputs: Callable[[], Mapping[str, Any]],
-    model: Callable[[], Callable[[], Any]],
+    *,
+    fresh_inputs: Callable[[], Mapping[str, Any]],
+    fresh_call: Callable[[], Callable[[], Any]],
+    fresh_compiled_call: Callable[[], Callable[[], Any]] | None = None,
     device: torch.device,
     repeats: int | str,
     tick: Callable[[], None],
-    backward: bool = False,
-    graphs_backward: bool = False,
-    compiled: Callable[[], Callable[[], Any]] | None = None,
+    with_backward: bool = False,
+    with_nodes_backward: bool = False,
 ) -> Times:
     """Repeatedly time the model itself without instruments, then the compiled model, then each node of the graph.
 
@@ -229,27 +232,28 @@ def time_nodes(
     0.1 s), until the time of the model and the sum of the nodes' times are stable, or until 2 s have passed. Times are stable if their
     interquartile range is below 5% of the median, without slower first runs.
 
-    ``inputs()`` returns fresh inputs. ``model()`` and ``compiled()`` return a function that runs the model, or the compiled model, on
-    fresh inputs. ``tick()`` is called before each run. ``backward`` also times the model's backward pass, ``graphs_backward`` the
-    nodes' backward passes. The time of ``compiled`` is None if a run in another thread made it run eagerly.
+    ``fresh_inputs()`` returns fresh inputs. ``fresh_call()`` and ``fresh_compiled_call()`` return a function that runs the model, or
+    the compiled model, on fresh inputs. ``tick()`` is called before each run. ``with_backward`` also times the model's backward pass,
+    ``with_nodes_backward`` the nodes' backward passes. The time of the compiled model is None if a run in another thread made it run
+    eagerly.
     """
     own_runs, own_backward_runs, compiled_runs, compiled_backward_runs = (list[Usage]() for _ in range(4))
-    node_sums, stayed_compiled = list[float](), compiled is not None
+    node_sums, stayed_compiled = list[float](), fresh_compiled_call is not None
     nodes, host_nodes, backward_nodes, host_backward_nodes = (defaultdict[str, list[float]](list) for _ in range(4))
     accelerator = accelerator_of(device)
     queue = FullQueue.of(accelerator)
 
-    def run_nodes(clock: Clock | AcceleratorClock, back: Clock | AcceleratorClock, *samples: Samples) -> None:
+    def run_nodes(clock: Clock | AcceleratorClock, backward_clock: Clock | AcceleratorClock, *samples: Samples) -> None:
         tick()
-        run_graph(graph, inputs(), clock, back=back if graphs_backward else None)
-        for seconds_of, of_node in zip((clock.seconds, back.seconds), samples, strict=True):
+        run_graph(graph, fresh_inputs(), clock, backward_meter=backward_clock if with_nodes_backward else None)
+        for seconds_of, of_node in zip((clock.seconds, backward_clock.seconds), samples, strict=True):
             for name, seconds in seconds_of.items():
                 of_node[name].append(seconds)
         node_sums.append(sum(clock.seconds.values()))
 
     def is_enough() -> bool:
         samples = [_seconds(own_runs), node_sums]
-        if compiled is not None:
+        if fresh_compiled_call is not None:
             samples.append(_seconds(compiled_runs))
         return _enough(samples, repeats, time.perf_counter() - begin)
 
@@ -257,10 +261,11 @@ def time_nodes(
     while not is_enough():
         tick()
         with uncompiled(graph):
-            _time_model(model(), device, own_runs, own_backward_runs if backward else None)
-        if compiled is not None:
+            _time_model(fresh_call(), device, own_runs, own_backward_runs if with_backward else None)
+        if fresh_compiled_call is not None:
             tick()
-            run = partial(_time_model, compiled(), device, compiled_runs, compiled_backward_runs if backward else None)
+            backward_runs = compiled_backward_runs if with_backward else None
+            run = partial(_time_model, fresh_compiled_call(), device, compiled_runs, backward_runs)
             stayed_compiled &= ran_compiled(run)[1]
         if accelerator is None:
             run_nodes(Clock(), Clock(), nodes, backward_nodes)
@@ -277,8 +282,8 @@ def time_nodes(
         host_nodes=_timings(host_nodes),
         backward_nodes=_timings(backward_nodes),
         backward_latency=_timing(own_backward_runs, device),
-        compiled=_timing(compiled_runs, device) if stayed_compiled else None,
-        backward_compiled=_timing(compiled_backward_runs, device) if stayed_compiled else None,
+        compiled_latency=_timing(compiled_runs, device) if stayed_compiled else None,
+        compiled_backward_latency=_timing(compiled_backward_runs, device) if stayed_compiled else None,
     )
 
 
@@ -355,14 +360,22 @@ def _timing(samples: list[Usage], device: torch.device) -> Timing | None:
 
 
 def run_error(
-    at: str, where: str, args: Any, kwargs: Any, error: Exception, more: str = "", node: str = "", advice: str = ""
+    error: Exception,
+    *,
+    call: str,
+    module: str,
+    args: Any,
+    kwargs: Any,
+    details: str = "",
+    node: str = "",
+    advice: str = "",
 ) -> RunError | OutOfMemoryError:
-    """Return the error for a call that raised. ``at`` names the call, ``where`` names its module; ``args`` and ``kwargs`` are specs."""
+    """Return the error for a call that raised. ``call`` and ``module`` are descriptions; ``args`` and ``kwargs`` are specs."""
     inputs_text = ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())])
-    where = where or "the model's own forward"
+    module = module or "the model's own forward"
     return error_for(
         error,
-        f"the model raised at {at} in {where}\n  given {inputs_text or 'nothing'}\n  {type(error).__name__}: {error}{more}",
+        f"the model raised at {call} in {module}\n  given {inputs_text or 'nothing'}\n  {type(error).__name__}: {error}{details}",
         node,
         advice,
     )

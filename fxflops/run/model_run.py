@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from ..errors import FxflopsError, InputError, RunError
 from ..meters.accelerator import accelerator_of
+from ..meters.event_stopwatch import with_seconds
 from ..meters.live_storages import LiveStorages, Named
 from ..meters.stopwatch import StoppedStopwatch, Stopwatch
 from ..model.hidden import hidden_from_modes
@@ -54,16 +55,14 @@ from ..trace.worlds import World
 from .environment import environment_of
 from .graph_run import run_error
 from .out_of_memory import noting_live
-from .outcome import Run
-from .record import record_of
+from .outcome import Run, RunMemory
 from .request import OwnBackwardError
 from .subject import Subject, run_to_end
 from .uncompiled import uncompiled
 
 unoptimized = torch.jit.optimized_execution  # type: ignore[attr-defined]
 """``unoptimized(False)`` disables TorchScript's optimizer, since the optimizer runs extra computations in a module's first calls."""
-ON_META, ON_FAKE = "counted on the meta device", "counted on fake tensors"
-
+ON_META, ON_FAKE, ON_REAL = "counted on the meta device", "counted on fake tensors", "counted on real tensors"
 
 OWN_BACKWARD = "does not require grad and does not have a grad_fn|backward through the graph a second time"
 """Errors that torch raises if a callable with its own backward pass runs without gradients, or if a second backward pass follows."""
@@ -120,7 +119,7 @@ def _tensors_alive_throughout(subject: Subject) -> dict[str, Named]:
     return {
         "params": [*inventory.params, *inventory.packed],
         "buffers": [*inventory.buffers, *inventory.constants, *attributes],
-        "inputs": subject.held["inputs"],
+        "inputs": subject.named_tensors["inputs"],
     }
 
 
@@ -175,7 +174,7 @@ def _may_train(subject: Subject) -> bool:
 def observe(subject: Subject, observer: Observer) -> Observer:
     """Run the model, and its backward pass and optimizer step if requested, and return the observer."""
     world, storages = observer.instruments.world, observer.instruments.storages
-    with noting_live(storages, observer.calls, subject.held["params"]):
+    with noting_live(storages, observer.calls, subject.named_tensors["params"]):
         out = _forward_and_backward(subject, observer)  # stays alive until the step is over, as in a training loop
     world.check_origin(out)
     storages.hold_earlier()
@@ -193,7 +192,7 @@ def observe(subject: Subject, observer: Observer) -> Observer:
 
 @hidden_from_modes
 def _label_gradients(subject: Subject, observer: Observer) -> None:
-    params = [(name, observer.instruments.world.of(parameter)) for name, parameter in subject.held["params"]]
+    params = [(name, observer.instruments.world.of(parameter)) for name, parameter in subject.named_tensors["params"]]
     observer.instruments.storages.label(gradients_of(params), "gradients")
 
 
@@ -210,10 +209,12 @@ def observed_run(
 
 
 @hidden_from_modes
-def finished_run(subject: Subject, observer: Observer, source: str, trace: str, why: str = "", **measured: Any) -> Run:
+def finished_run(
+    subject: Subject, observer: Observer, *, memory_source: str, recorded_as: str, recorded_why: str = ""
+) -> Run:
     """Return the record of a finished run, and release the observer. The device of a run on meta is the subject's ``count_for``.
 
-    ``measured`` are further fields of the record.
+    The calls of the record have no times.
     """
     device = subject.count_for if observer.instruments.world.is_meta else subject.device
     if loaded_weights(subject, observer):  # the weights on meta were only placeholders
@@ -221,19 +222,20 @@ def finished_run(subject: Subject, observer: Observer, source: str, trace: str, 
         device = observer.ran_on or device
     # Name this machine's hardware only if the tensors are on it: the count of a model on meta is for any CPU.
     environment = environment_of(device, subject.mode, subject.compiled, subject.device.type == device.type)
-    storages = observer.instruments.storages
-    run = record_of(
-        observer.calls_with_shares,
-        observer.scopes,
-        storages.history(observer.calls),
-        subject.inventory,
-        environment,
+    history = observer.instruments.storages.history(observer.calls)
+    modules, params = subject.inventory.contents
+    run = Run(
         model=class_name(subject.model),
         inputs=" ".join(map(repr, specs_in(spec_of((subject.args, subject.kwargs))))),
-        source=source,
-        trace=trace,
-        trace_reason=why,
-        **measured,
+        calls=with_seconds(observer.calls_with_shares, False),
+        scopes=with_seconds(observer.scopes, False),
+        modules=modules,
+        params=params,
+        aliases=subject.inventory.aliases,
+        memory=RunMemory(history.peak, history, memory_source),
+        environment=environment,
+        recorded_as=recorded_as,
+        recorded_why=recorded_why,
     )
     observer.release()
     return run
@@ -254,7 +256,8 @@ def run_model(
     """
     if _is_on_fake(subject):
         _check_own_device(subject, "its tensors are fake tensors, whose device is fixed")
-        return finished_run(subject, observed_run(subject, registry), "predicted", ON_FAKE)
+        observer = observed_run(subject, registry)
+        return finished_run(subject, observer, memory_source="predicted", recorded_as=ON_FAKE)
     if why := _reason_for_real_tensors(subject):
         return _on_real(subject, registry, why)
     if (run := _run_of_loaded_weights(subject, registry)) is not None:
@@ -264,7 +267,7 @@ def run_model(
         mirror, observer = _meta_run_that_sees_all(subject, registry, must_read_masks, lessons)
         why = mirror.needs_values  # an error that the model itself caught
         if subject.has_meta or not why:  # a model on meta has no real tensors to run on instead
-            return finished_run(subject, observer, "predicted", ON_META)
+            return finished_run(subject, observer, memory_source="predicted", recorded_as=ON_META)
     except (RunError, InputError, NotImplementedError) as error:
         failed, why = error, error.problem if isinstance(error, FxflopsError) else str(error)
     # This is outside the handler above, so that an error on real tensors is not chained to the error on meta.
@@ -276,7 +279,8 @@ def run_model(
         has_autocast = subject.request.autocast is not None
         if subject.is_for_another or has_autocast or isinstance(failed.__cause__, MixedDtypesError):
             raise failed
-        return finished_run(subject, observed_run(subject, registry), "predicted", ON_META)
+        observer = observed_run(subject, registry)
+        return finished_run(subject, observer, memory_source="predicted", recorded_as=ON_META)
     except RunError:
         raise failed from failed.__cause__
     finally:
@@ -320,7 +324,7 @@ def _on_real(subject: Subject, registry: FormulaRegistry, why: str) -> Run:
     _check_own_device(subject, why)
     subject.snapshot.keep_all()
     observer = observed_run(subject, registry, cap=cap_of(subject.device))
-    return finished_run(subject, observer, "storages", "counted on real tensors", why)
+    return finished_run(subject, observer, memory_source="storages", recorded_as=ON_REAL, recorded_why=why)
 
 
 def loaded_weights(subject: Subject, observer: Observer) -> bool:
@@ -345,15 +349,18 @@ def _run_of_loaded_weights(subject: Subject, registry: FormulaRegistry) -> Run |
     if not loaded_weights(subject, observer):
         observer.release()
         return None
-    return finished_run(
-        subject, observer, "storages", "counted on real tensors", "its weights stay on meta until its calls load them"
-    )
+    why = "its weights stay on meta until its calls load them"
+    return finished_run(subject, observer, memory_source="storages", recorded_as=ON_REAL, recorded_why=why)
 
 
 @hidden_from_modes
 def _awaits_weights(subject: Subject) -> bool:
     """Return whether the inputs are real, and a hook or a replaced forward may load weights that are on meta."""
-    if not subject.has_meta or subject.is_for_another or any(tensor.is_meta for _, tensor in subject.held["inputs"]):
+    if (
+        not subject.has_meta
+        or subject.is_for_another
+        or any(tensor.is_meta for _, tensor in subject.named_tensors["inputs"])
+    ):
         return False
     waiting = [
         module
@@ -476,10 +483,15 @@ def _forward_and_backward(subject: Subject, observer: Observer) -> Any:
             raise OwnBackwardError from error
         whole_call = type(subject.model).__name__, "", (spec_of(args), spec_of(kwargs))
         op, path, (args_specs, kwargs_specs) = observer.failed or whole_call
-        where, what_is_missing = f"module {path!r}" if path else "", _what_meta_lacks(error)
-        details = line_that_raised(error) + what_is_missing
+        what_is_missing = _what_meta_lacks(error)
         raise run_error(
-            op, where, args_specs, kwargs_specs, error, details, advice="real tensors" * bool(what_is_missing)
+            error,
+            call=op,
+            module=f"module {path!r}" if path else "",
+            args=args_specs,
+            kwargs=kwargs_specs,
+            details=line_that_raised(error) + what_is_missing,
+            advice="real tensors" if what_is_missing else "",
         ) from error
 
 

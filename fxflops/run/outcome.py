@@ -105,51 +105,24 @@ class Compiled:
 
 
 @dataclass(frozen=True)
-class Run:
-    """The record of one run of a model.
+class RunMemory:
+    """The memory of a run: the peak in bytes, and the history of the live storages.
 
-    ``calls``, ``scopes`` and ``history`` (of live storages) are from a run of the model itself. ``nodes`` are from the model's graph;
-    they are empty without a graph. ``peak`` is in bytes and includes parameters, buffers and inputs; ``source`` is as in
-    :class:`Memory`. ``compiled`` has the times of a model that is compiled as a whole. ``aliases`` maps a module's other paths to its
-    first path. For a torch.profiler trace, ``peak`` and ``params`` are None.
-
-    ``trace_reason`` is the reason why the model was not traced symbolically, not traced at all, or not counted on meta. For a
-    profiled block that raised, it is the text of the error.
-
-    The following fields are for a block under ``profile``. ``steps`` are the block's steps. ``instruments`` is the number of seconds
-    spent on observing; other times do not include these seconds. ``device_busy`` is the number of seconds in which the accelerator
-    worked. ``interrupted`` is a note about other processes, "" if there is nothing to note. ``workers`` are the numbers of workers of
-    the DataLoaders that the block read. ``lines`` are the lines of the user's code in which the host's time was spent, None if not
-    sampled. ``captured`` is the number of calls that did not run but were captured into a device graph.
+    The peak includes parameters, buffers and inputs; it is None if it is unknown. ``source`` is "allocator", "storages", "predicted"
+    or "unknown": how the peak was measured.
     """
 
-    model: str
-    inputs: str
-    calls: tuple[Call, ...]
-    scopes: tuple[Scope, ...]
     peak: int | None
     history: History | Remembered
     source: str
-    modules: tuple[Module, ...]
-    params: Params | None
-    environment: Environment
-    trace: str
-    trace_reason: str = ""
-    aliases: Mapping[str, str] = field(default_factory=dict)
-    nodes: tuple[Node, ...] = ()
-    latency: Timing | None = None
-    backward_latency: Timing | None = None
-    steps: tuple[Step, ...] = ()
-    instruments: float | None = None
-    device_busy: float | None = None
-    interrupted: str = ""
-    captured: int = 0
-    workers: tuple[int, ...] = ()
-    lines: tuple[CodeLine, ...] | None = None
-    compiled: Compiled | None = None
+
+    @classmethod
+    def unknown(cls) -> RunMemory:
+        """Return the memory of a run whose storages were not observed."""
+        return cls(None, Remembered(0, Place(), (), ()), "unknown")
 
     @cached_property
-    def memory(self) -> Memory:
+    def by_category(self) -> Memory:
         """The bytes alive at the peak by category. "other" is the part of the allocator's bytes that is not in known storages."""
         if self.peak is None:
             return Memory({}, self.source, Place())
@@ -159,3 +132,55 @@ class Run:
         shown = {category: nbytes for category, nbytes in bytes_by_category.items() if nbytes or category in ALWAYS}
         other = self.peak - sum(bytes_by_category.values())
         return Memory(shown | ({"other": other} if other else {}), self.source, self.history.peak_in)
+
+
+class BlockFacts(NamedTuple):
+    """Facts that only ``profile`` measures, about its block. The defaults mean that nothing is known.
+
+    ``instrument_seconds`` were spent on observing; all other times exclude them. ``device_seconds`` is how long the accelerator
+    worked. ``interrupted`` is a note about other processes, "" if there is nothing to note. ``workers`` are the numbers of workers of
+    the DataLoaders that the block read. ``lines`` are the lines of the user's code in which the host's time was spent, None if not
+    sampled.
+    """
+
+    instrument_seconds: float | None = None
+    device_seconds: float | None = None
+    interrupted: str = ""
+    workers: tuple[int, ...] = ()
+    lines: tuple[CodeLine, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """The record of one run of a model.
+
+    ``calls``, ``scopes`` and ``memory`` are from a run of the model itself. ``aliases`` maps a module's other paths to its first path.
+    ``params`` is None for a torch.profiler trace.
+
+    ``recorded_as`` says how the run was recorded, e.g. "symbolic trace" or "counted on the meta device". ``recorded_why`` is the
+    reason why the model was not traced symbolically, not traced at all, or not counted on meta. For a profiled block that raised, it
+    is the text of the error.
+
+    ``nodes`` are from the model's graph; they are empty without a graph. ``compiled`` has the times of a model that is compiled as a
+    whole. ``steps`` are the steps of a profiled block or of a torch.profiler trace. ``captured_calls`` is the number of calls that did
+    not run but were captured into a device graph. ``block`` is empty if the run is not a profiled block.
+    """
+
+    model: str
+    inputs: str
+    calls: tuple[Call, ...]
+    scopes: tuple[Scope, ...]
+    modules: tuple[Module, ...]
+    params: Params | None
+    aliases: Mapping[str, str]
+    memory: RunMemory
+    environment: Environment
+    recorded_as: str
+    recorded_why: str = ""
+    nodes: tuple[Node, ...] = ()
+    latency: Timing | None = None
+    backward_latency: Timing | None = None
+    compiled: Compiled | None = None
+    steps: tuple[Step, ...] = ()
+    captured_calls: int = 0
+    block: BlockFacts = field(default_factory=BlockFacts)

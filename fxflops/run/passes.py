@@ -75,24 +75,26 @@ class TracedGraph:
 def analysis(
     subject: Subject,
     registry: FormulaRegistry,
-    how: str,
+    *,
+    tracer: str,
     repeats: int | str,
     tick: Progress,
-    kernels: bool = False,
+    with_kernels: bool = False,
 ) -> tuple[Run, TracedGraph]:
-    """Trace the model with the tracer ``how`` and measure the model's graph; return the record and the graph.
+    """Trace the model with the tracer and measure the model's graph; return the record and the graph.
 
     If a symbolic graph cannot be measured, e.g. because it differs from the model or lacks gradients, the model is recorded instead.
     If a recorded graph cannot be measured, e.g. because the model calls ``backward()``, the model runs without a graph. If the model
     raises, the line of the call in the author's code is added to the error.
     """
-    traced = traced_graph(subject, registry, how)
+    traced = traced_graph(subject, registry, tracer)
     try:
         while True:
             try:
-                return measure(subject, traced, registry, repeats, tick, kernels), traced
+                run = measure(subject, traced, registry, repeats=repeats, tick=tick, with_kernels=with_kernels)
+                return run, traced
             except (TraceError, InputError) as error:
-                if how == "symbolic" or traced.how == "no":
+                if tracer == "symbolic" or traced.how == "no":
                     raise
                 traced = graph_instead(subject, registry, traced, error)
     except (RunError, OutOfMemoryError) as error:
@@ -102,21 +104,21 @@ def analysis(
         raise
 
 
-def traced_graph(subject: Subject, registry: FormulaRegistry, how: str, why: str = "") -> TracedGraph:
-    """Trace the model with the tracer ``how``: "symbolic", "record", or "auto", which tries "symbolic", then "record".
+def traced_graph(subject: Subject, registry: FormulaRegistry, tracer: str, why: str = "") -> TracedGraph:
+    """Trace the model with the tracer "symbolic", "record", or "auto", which tries "symbolic", then "record".
 
-    If the run cannot be recorded, the graph is empty. ``why`` is the reason for recording, if known. Raises TraceError if ``how`` is
-    "symbolic" and the tracer fails, RunError if the model itself raises, InputError for an unknown tracer.
+    If the run cannot be recorded, the graph is empty. ``why`` is the reason for recording, if known. Raises TraceError if the
+    tracer "symbolic" fails, RunError if the model itself raises, InputError for an unknown tracer.
     """
-    if how not in TRACERS:
-        raise InputError(f"unknown tracer trace={how!r}; expected one of {', '.join(map(repr, TRACERS))}")
+    if tracer not in TRACERS:
+        raise InputError(f"unknown tracer trace={tracer!r}; expected one of {', '.join(map(repr, TRACERS))}")
     if subject.request.own_backward:
         return without_graph(subject, registry, f"{type(subject.model).__name__} runs a backward pass itself")
-    if how != "record" and not (how == "auto" and subject.request.backward and isinstance(subject.model, Called)):
+    if tracer != "record" and not (tracer == "auto" and subject.request.backward and isinstance(subject.model, Called)):
         try:
             return TracedGraph(_symbolic(subject, registry), "symbolic")
         except TraceError as error:
-            if how == "symbolic":
+            if tracer == "symbolic":
                 raise
             why = str(error).partition("\nfxflops.")[0]
     try:
@@ -178,11 +180,12 @@ def measure(
     subject: Subject,
     traced: TracedGraph,
     registry: FormulaRegistry,
+    *,
     repeats: int | str,
     tick: Progress,
-    kernels: bool = False,
+    with_kernels: bool = False,
 ) -> Run:
-    """Run the model itself, and its graph node by node, separately for each quantity; with ``kernels`` also under torch.profiler.
+    """Run the model itself, and its graph node by node, separately for each quantity; ``with_kernels`` also under torch.profiler.
 
     The record has the model's own calls. A run of the graph shows to which node each call belongs.
 
@@ -199,32 +202,45 @@ def measure(
         runs_per_repeat = 2 + (accelerator_of(subject.device) is not None) + subject.compiled
         tick.expect(expected(observed_seconds, repeats, runs_per_repeat))
     # Make the record before the other passes: they change the tensors of the model, and these changes are not part of its run.
-    source = "predicted" if subject.device.type == "meta" else "storages"
-    run = finished_run(subject, observer, source, f"{traced.how} trace", traced.why)
-    measured: dict[str, Any] = {}
+    run = finished_run(
+        subject,
+        observer,
+        memory_source="predicted" if subject.device.type == "meta" else "storages",
+        recorded_as=f"{traced.how} trace",
+        recorded_why=traced.why,
+    )
+    memory, environment = run.memory, run.environment
     if subject.is_on_meta():
         # A run on meta uses kernels that no device uses (plain products for attention). run_model() predicts a device's kernels.
         predicted = run_model(subject, registry, lessons=Lessons())
-        measured = {name: getattr(predicted, name) for name in ("history", "peak", "environment")}
+        memory, environment = replace(predicted.memory, source=memory.source), predicted.environment
     bytes_of, accelerator = graph_run.bytes_of, accelerator_of(subject.device)
     if accelerator is not None and accelerator.has_statistics:
         tick()
         bytes_of, peak = _allocated(accelerator, subject, graph, graph_run.ran_backward)
-        measured = {"peak": peak, "source": "allocator"}
+        memory = replace(memory, peak=peak, source="allocator")
     times, compiled = Times(), None
     if subject.device.type != "meta" and repeats != 0:
-        times, compiled = _timed(subject, graph, graph_run.ran_backward, repeats, tick, kernels)
-    kernels_of = _kernels(subject, graph) if kernels else {}
+        times, compiled = _timed(
+            subject,
+            graph,
+            repeats=repeats,
+            tick=tick,
+            with_nodes_backward=graph_run.ran_backward,
+            with_kernels=with_kernels,
+        )
+    kernels_of = _kernels(subject, graph) if with_kernels else {}
     nodes = tuple(node_of(n, call_ranges.get(n.name, range(0)), times, bytes_of, kernels_of) for n in graph.graph.nodes)
     return replace(
         run,
         calls=with_nodes(observed, nodes, owner_of) if nodes else observed,
+        memory=memory,
+        environment=environment,
         nodes=nodes,
-        captured=captured,
         latency=times.latency,
         backward_latency=times.backward_latency,
         compiled=compiled,
-        **measured,
+        captured_calls=captured,
     )
 
 
@@ -253,28 +269,34 @@ def _matching_runs(
 
 
 def _timed(
-    subject: Subject, graph: fx.GraphModule, graphs_backward: bool, repeats: int | str, tick: Progress, kernels: bool
+    subject: Subject,
+    graph: fx.GraphModule,
+    *,
+    repeats: int | str,
+    tick: Progress,
+    with_nodes_backward: bool,
+    with_kernels: bool,
 ) -> tuple[Times, Compiled | None]:
-    """Time the model, its graph's nodes, and the compiled model, if there is one; with ``kernels``, also the compiled kernels."""
+    """Time the model, its graph's nodes, and the compiled model, if there is one; ``with_kernels`` also times the compiled kernels."""
     compiled: Compiled | None = None
     if subject.compiled_model is not None:
         tick()
         compiled = first_runs(partial(_with_backward, subject))
-    run_compiled = None if compiled is None or compiled.missing else partial(subject.rewound_call, compiled=True)
+    fresh_compiled_call = None if compiled is None or compiled.missing else partial(subject.rewound_call, compiled=True)
     times = time_nodes(
         graph,
-        subject.rewound_inputs_by_name,
-        subject.rewound_call,
-        subject.device,
-        repeats,
-        tick,
-        backward=subject.request.adds_backward,
-        graphs_backward=graphs_backward,
-        compiled=run_compiled,
+        fresh_inputs=subject.rewound_inputs_by_name,
+        fresh_call=subject.rewound_call,
+        fresh_compiled_call=fresh_compiled_call,
+        device=subject.device,
+        repeats=repeats,
+        tick=tick,
+        with_backward=subject.request.adds_backward,
+        with_nodes_backward=with_nodes_backward,
     )
     if compiled is not None:
         compiled = with_times(compiled, times)
-        if kernels and not compiled.missing:
+        if with_kernels and not compiled.missing:
             tick()
             compiled = _with_kernels(compiled, subject)
     return times, compiled
@@ -322,9 +344,9 @@ def _watched_graph(subject: Subject, graph: fx.GraphModule, registry: FormulaReg
     memory, backward_memory = MemoryMeter(storages), MemoryMeter(storages)
     inputs, backward_meter = subject.rewound_inputs_by_name(), backward_memory if with_backward else None
     try:
-        noting = noting_live(storages, observer.calls, subject.held["params"])
+        noting = noting_live(storages, observer.calls, subject.named_tensors["params"])
         with noting, uncompiled(), observer:
-            run_graph(graph, inputs, collector, memory, back=backward_meter, backward=observer.backward)
+            run_graph(graph, inputs, collector, memory, backward_meter=backward_meter, start_backward=observer.backward)
     except RunError:
         if not with_backward:
             raise
@@ -421,5 +443,6 @@ def _allocated(
     del out
     peak = accelerator.peak
     meter, backward_meter = MemoryMeter(accelerator), MemoryMeter(accelerator)
-    run_graph(graph, subject.rewound_inputs_by_name(), meter, back=backward_meter if with_backward else None)
+    inputs = subject.rewound_inputs_by_name()
+    run_graph(graph, inputs, meter, backward_meter=backward_meter if with_backward else None)
     return (meter.bytes, backward_meter.bytes), peak

@@ -93,7 +93,7 @@ def _out_of_memory(error: torch.OutOfMemoryError | OutOfMemoryError, subject: Su
     live = getattr(error, "live", ())
     is_observed = bool(live)
     if not is_observed:
-        tensors: dict[str, Any] = {**subject.held, "gradients": gradients_of(subject.held["params"])}
+        tensors: dict[str, Any] = {**subject.named_tensors, "gradients": gradients_of(subject.named_tensors["params"])}
         live = LiveStorages(tensors).history([]).at_end
     accelerator = accelerator_of(subject.device)
     if accelerator is not None and accelerator.has_statistics:

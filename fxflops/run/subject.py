@@ -63,12 +63,12 @@ class Subject:
         self.kwargs = kwargs
         self._has_run = False
         self.inventory = inventory
-        self.held: dict[str, list[tuple[str, torch.Tensor]]] = {
+        self.named_tensors: dict[str, list[tuple[str, torch.Tensor]]] = {
             "params": inventory.params,
             "buffers": inventory.buffers,
             "inputs": [("", tensor) for tensor in tensors_in((args, kwargs))],
         }
-        self.state = [tensor for named in self.held.values() for _, tensor in named]
+        self.state = [tensor for named in self.named_tensors.values() for _, tensor in named]
         self.has_meta = any(tensor.is_meta and not is_fake(type(tensor)) for tensor in self.state)
         self.device = self.state[0].device if self.state else torch.device("cpu")
         own_device = torch.device("cpu") if self.device.type == "meta" else self.device

@@ -55,6 +55,15 @@ class Laid(NamedTuple):
     strides: tuple[int, ...]
 
 
+class ShownArgument(NamedTuple):
+    """An argument of an event as the trace shows it. ``type`` is the name of a dtype, ``"TensorList"`` or such; ``text`` is a number."""
+
+    type: str
+    shape: Any
+    strides: Any
+    text: Any
+
+
 class Operations:
     """The operations of a trace. Equal operations are the same object.
 
@@ -175,19 +184,15 @@ def _arguments(
         not argument.has_default_value() for argument in schema[len(shown_arguments) :]
     ):
         return None
-    lists = [shape for shown, shape, *_ in shown_arguments if shown == TENSORS]
+    lists = [shown.shape for shown in shown_arguments if shown.type == TENSORS]
     if lists and not any(lists):  # all lists look empty, so the trace lacks the shapes of their tensors
         return None
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
     number_kept = 0
-    for argument, shown_argument in zip(schema, shown_arguments, strict=False):
+    for argument, shown in zip(schema, shown_arguments, strict=False):
         kind = str(argument.real_type)
-        value = (
-            _value(kind, *shown_argument, dtype)
-            if not_read is None
-            else _unshown(argument, kind, not_read, *shown_argument, dtype)
-        )
+        value = _value(kind, shown, dtype) if not_read is None else _unshown(argument, not_read, shown, dtype)
         if value is NotImplemented or (is_strict and value is None and kind in NUMBERED):
             return None
         is_default = argument.has_default_value() and (value is None or value == _tuple(argument.default_value))
@@ -199,55 +204,62 @@ def _arguments(
     return tuple(args[:number_kept]), kwargs
 
 
-def _unshown(
-    argument: Any, kind: str, not_read: frozenset[str], shown: str, shape: Any, strides: Any, _: Any, dtype: torch.dtype
-) -> Any:
+def _unshown(argument: Any, not_read: frozenset[str], shown: ShownArgument, dtype: torch.dtype) -> Any:
     """Return an argument from a trace without numbers; NotImplemented if its type does not fit or its value is unknown."""
-    kind = kind.removeprefix("Optional[").removesuffix("]") if kind.startswith("Optional[") else kind
+    schema_type = str(argument.real_type)
+    kind = (
+        schema_type.removeprefix("Optional[").removesuffix("]") if schema_type.startswith("Optional[") else schema_type
+    )
     has_default = argument.has_default_value()
-    if kind in NUMBERED and shown in UNSHOWN:
+    if kind in NUMBERED and shown.type in UNSHOWN:
         if has_default and argument.default_value is not None:
             return argument.default_value
         return NOT_READ.get(kind, NotImplemented) if argument.name in not_read else NotImplemented
     if kind.startswith("List[") and "Tensor" not in kind:  # in such a trace, a list of numbers looks like None
-        return NotImplemented if tensor_dtype(shown) or shown == TENSORS or not has_default else argument.default_value
-    return _value(str(argument.real_type), "" if shown == "None" else shown, shape, strides, None, dtype)
+        is_tensor = tensor_dtype(shown.type) or shown.type == TENSORS
+        return NotImplemented if is_tensor or not has_default else argument.default_value
+    return _value(schema_type, shown._replace(type="" if shown.type == "None" else shown.type, text=None), dtype)
 
 
 def _tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _shown_arguments(event: Event) -> list[tuple[str, Any, Any, str]]:
-    """Return the type, shape, strides and text of each argument."""
+def _shown_arguments(event: Event) -> list[ShownArgument]:
     types, *others = (event.args.get(name) or [] for name in COLUMNS)
     filled = (column if len(column) == len(types) else [None] * len(types) for column in others)
-    return list(zip(types, *filled, strict=True))
+    return [*map(ShownArgument, types, *filled)]
 
 
-def _value(kind: str, shown: str, shape: Any, strides: Any, text: Any, dtype: torch.dtype) -> Any:
+def _value(kind: str, shown: ShownArgument, dtype: torch.dtype) -> Any:
     """Return an argument of the type ``kind``; NotImplemented if the trace shows another type."""
     optional = kind.startswith("Optional[")
     kind = kind.removeprefix("Optional[").removesuffix("]") if optional else kind
     if kind == "Tensor":
-        if not shown and optional:
+        if not shown.type and optional:
             return None
-        tensor_type = tensor_dtype(shown)
-        return NotImplemented if tensor_type is None or shape is None else _laid(shape, strides, tensor_type)
-    if kind == "List[Optional[Tensor]]" and not shown:  # indices, which a trace does not show
+        tensor_type = tensor_dtype(shown.type)
+        if tensor_type is None or shown.shape is None:
+            return NotImplemented
+        return _laid(shown.shape, shown.strides, tensor_type)
+    if kind == "List[Optional[Tensor]]" and not shown.type:  # indices, which a trace does not show
         return ()
     if kind in ("List[Tensor]", "List[Optional[Tensor]]"):
-        is_shown = shape or (shape == [] and shown == TENSORS)
-        if shown not in LISTS or not is_shown or not all(isinstance(each, list) for each in shape):
+        shapes = shown.shape
+        is_shown = shapes or (shapes == [] and shown.type == TENSORS)
+        if shown.type not in LISTS or not is_shown or not all(isinstance(shape, list) for shape in shapes):
             return NotImplemented
-        return tuple(_laid(each, own, dtype) for each, own in itertools.zip_longest(shape, strides or ()))
+        with_strides = itertools.zip_longest(shapes, shown.strides or ())
+        return tuple(_laid(shape, strides, dtype) for shape, strides in with_strides)
     if kind.startswith("List["):
-        return _list(text) if shown == "ScalarList" else None if optional and not shown else NotImplemented
+        if shown.type == "ScalarList":
+            return _list(shown.text)
+        return None if optional and not shown.type else NotImplemented
     if kind not in NUMBERED:  # a trace does not show strings, devices and generators
-        return NotImplemented if tensor_dtype(shown) or shown in (*LISTS, "ScalarList") else None
-    if shown != "Scalar":
-        return None if not shown else NotImplemented
-    return _typed_number(kind, _number(text))
+        return NotImplemented if tensor_dtype(shown.type) or shown.type in (*LISTS, "ScalarList") else None
+    if shown.type != "Scalar":
+        return None if not shown.type else NotImplemented
+    return _typed_number(kind, _number(shown.text))
 
 
 def _laid(shape: list[int], strides: Any, dtype: torch.dtype) -> Laid:
@@ -284,8 +296,10 @@ def _number(text: Any) -> Any:
 
 def _shown_tensors(event: Event, dtype: torch.dtype) -> tuple[Any, ...]:
     """Return the tensor arguments that a trace shows for an operator without a fitting schema."""
-    kinds = [("Tensor" if tensor_dtype(each[0]) else "List[Tensor]", each) for each in _shown_arguments(event)]
-    values = (_value(kind, *each, dtype) for kind, each in kinds)
+    values = [
+        _value("Tensor" if tensor_dtype(shown.type) else "List[Tensor]", shown, dtype)
+        for shown in _shown_arguments(event)
+    ]
     return tuple(value for value in values if value is not NotImplemented)
 
 

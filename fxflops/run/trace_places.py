@@ -24,7 +24,7 @@ Sees = Callable[[Event], "bool | None"]
 
 
 @dataclass(slots=True, eq=False)
-class Seen:
+class TraceOperator:
     """An operator in a trace, or a kernel that no operator launched.
 
     ``inner`` is the number of operators inside this operator, except operators that saved-tensor hooks call.
@@ -41,17 +41,17 @@ class Seen:
 class Open:
     """An event that has begun but not ended, with the state of the walk inside this event.
 
-    ``seen`` is the enclosing operator that is counted. ``inside`` is an enclosing operator that is replaced by the operators that it
-    calls. ``waiting`` is an operator that is counted only if it calls no other operator; it is None after such a call. ``tracked``
+    ``counted`` is the enclosing operator that is counted. ``inside`` is an enclosing operator that is replaced by the operators that
+    it calls. ``waiting`` is an operator that is counted only if it calls no other operator; it is None after such a call. ``tracked``
     is True if autograd recorded an enclosing operator. ``node`` is the running autograd node.
     """
 
     end: int
     phase: str = FORWARD
     path: str = ""
-    seen: Seen | None = None
-    inside: Seen | None = None
-    waiting: Seen | None = None
+    counted: TraceOperator | None = None
+    inside: TraceOperator | None = None
+    waiting: TraceOperator | None = None
     tracked: bool = False
     node: _Node | None = None
 
@@ -61,12 +61,12 @@ class _Node:
     """A running autograd node. ``recorded`` are the operators in the node that autograd recorded. ``ends_recorded`` is True if
     autograd recorded the last operator so far, None before the first operator."""
 
-    recorded: list[Seen] = field(default_factory=list)
+    recorded: list[TraceOperator] = field(default_factory=list)
     ends_recorded: bool | None = None
 
 
-class Places:
-    """A walk through the threads of a trace. ``seen`` are the trace's operators in order; ``modules`` maps paths to class names."""
+class TraceWalk:
+    """A walk through the threads of a trace. ``operators`` are the trace's operators in order; ``modules`` maps paths to class names."""
 
     def __init__(self, trace: TraceFile, sees: Sees) -> None:
         self.modules: dict[str, str] = {}
@@ -79,7 +79,7 @@ class Places:
         self._sees, self._has_device = sees, bool(trace.on_device)
         self._paths: dict[str, str] = {}
         self._forwards: dict[int, str] = {}
-        self._seen_so_far: list[Seen] = []
+        self._operators_so_far: list[TraceOperator] = []
         self._launched = grouped((event.args.get(CORRELATION), event) for event in trace.on_device)
         # Merge the threads by time, so that a forward comes before its backward. The sort is stable: if several events of a thread
         # start at the same time, the outermost event remains first.
@@ -96,12 +96,12 @@ class Places:
                 self.earlier.append(event)
             else:
                 self._unknown(event, Open(0))
-        self.seen = sorted(self._seen_so_far, key=lambda seen: seen.event.start)
+        self.operators = sorted(self._operators_so_far, key=lambda operator: operator.event.start)
 
     def _meet(self, event: Event, stack: list[Open]) -> None:
         self._close(stack, event.start)
         top = stack[-1]
-        inner = Open(event.end, top.phase, top.path, top.seen, top.inside, None, top.tracked, top.node)
+        inner = Open(event.end, top.phase, top.path, top.counted, top.inside, None, top.tracked, top.node)
         if event.name.startswith(MODULE):
             self._enter(event.name.removeprefix(MODULE), inner)
         elif event.name.startswith(NODE):
@@ -112,11 +112,11 @@ class Places:
             inner.phase = RECOMPUTE
         elif event.name.startswith(GRAPH_CALL) and not self._has_device:
             # On a CPU, a trace shows the operators in a compiled graph but not its fused kernels.
-            self._seen_so_far.append(Seen(event, top.phase, top.path))
+            self._operators_so_far.append(TraceOperator(event, top.phase, top.path))
         elif event.name.startswith(STEP):
             inner.phase, inner.path = OPTIMIZER, ""
-        elif event.is_operator and top.seen is not None:
-            top.seen.inner += event.name != SAVE
+        elif event.is_operator and top.counted is not None:
+            top.counted.inner += event.name != SAVE
         elif event.is_operator:
             self._operator(event, inner, stack)
         elif CORRELATION in event.args:
@@ -141,19 +141,19 @@ class Places:
             inner.phase = FORWARD
         for outer in stack:  # the enclosing operators now have called another operator
             outer.waiting = None
-        is_seen, seen = self._sees(event), Seen(event, inner.phase, inner.path)
-        if is_seen:
-            inner.seen = seen
-            self._add(seen, inner)
+        is_counted, operator = self._sees(event), TraceOperator(event, inner.phase, inner.path)
+        if is_counted:
+            inner.counted = operator
+            self._add(operator, inner)
         else:
-            inner.inside, inner.waiting = seen, seen if is_seen is None else None
+            inner.inside, inner.waiting = operator, operator if is_counted is None else None
 
-    def _add(self, seen: Seen, place: Open) -> None:
-        self._seen_so_far.append(seen)
+    def _add(self, operator: TraceOperator, place: Open) -> None:
+        self._operators_so_far.append(operator)
         if place.node is not None:
             place.node.ends_recorded = place.tracked
-            if place.tracked and seen.phase == BACKWARD:
-                place.node.recorded.append(seen)
+            if place.tracked and operator.phase == BACKWARD:
+                place.node.recorded.append(operator)
 
     def _close(self, stack: list[Open], now: int) -> None:
         """Close the events that have ended."""
@@ -166,8 +166,8 @@ class Places:
             outer = stack[-1].node
             if ended.node is None or ended.node is outer or ended.node.ends_recorded:
                 continue
-            for seen in ended.node.recorded:
-                seen.phase = RECOMPUTE
+            for operator in ended.node.recorded:
+                operator.phase = RECOMPUTE
             # The node of a reentrant checkpoint first recomputes its forward, then runs a backward pass of its own, and often nothing
             # else.
             if outer is not None and ended.node.ends_recorded is False:
@@ -176,25 +176,25 @@ class Places:
     def _launch(self, kernels: Iterable[Event], place: Open) -> None:
         """Assign kernels to the operator that launched them. A composite operator that launches a kernel is itself counted."""
         for kernel in kernels:
-            if place.seen is None and place.inside is not None:
-                place.seen, place.waiting = place.inside, None
-                if not place.seen.kernels:
-                    self._add(place.seen, place)
-            if place.seen is None:
+            if place.counted is None and place.inside is not None:
+                place.counted, place.waiting = place.inside, None
+                if not place.counted.kernels:
+                    self._add(place.counted, place)
+            if place.counted is None:
                 self._unknown(kernel, place)
             else:
-                place.seen.kernels.append(kernel)
+                place.counted.kernels.append(kernel)
 
     def _unknown(self, kernel: Event, place: Open) -> None:
         if kernel.category == "kernel":
-            self._seen_so_far.append(Seen(kernel, place.phase, place.path, [kernel]))
+            self._operators_so_far.append(TraceOperator(kernel, place.phase, place.path, [kernel]))
         else:
             self.copies.append(kernel)
 
 
-def events_of(seen: Iterable[Seen], has_device: bool) -> list[Event]:
-    """Return the events whose time is the time of these calls: their kernels on a device, the calls themselves on a CPU."""
-    return [event for call in seen for event in (call.kernels if has_device else [call.event])]
+def events_of(operators: Iterable[TraceOperator], has_device: bool) -> list[Event]:
+    """Return the events whose time is the time of these operators: their kernels on a device, the operators themselves on a CPU."""
+    return [event for operator in operators for event in (operator.kernels if has_device else [operator.event])]
 
 
 def busy(events: Iterable[Event]) -> float:

@@ -10,7 +10,6 @@ from itertools import pairwise
 import torch
 
 from ..errors import InputError
-from ..meters.history import Place, Remembered
 from ..meters.kernels import summed
 from ..meters.nodes import Node
 from ..meters.stopwatch import BETWEEN
@@ -18,14 +17,13 @@ from ..meters.timing import Timing
 from ..ops import FormulaRegistry
 from ..records import BACKWARD, FORWARD, GRADIENT, RECOMPUTE, Call, Module, Operation, Scope, Step, grouped
 from .environment import environment_of_trace
-from .outcome import Run
+from .outcome import Run, RunMemory
 from .trace_arguments import shows_numbers, with_convolutions
 from .trace_file import TraceFile, read_file
 from .trace_operations import Operations, commonest_dtype
-from .trace_places import Places, Seen, busy, events_of
+from .trace_places import TraceOperator, TraceWalk, busy, events_of
 
 STEP, ONE_STEP = "ProfilerStep#", "step 1"
-UNKNOWN = "unknown"
 COPIES, EARLIER = "copied by no operator", "begun before the trace"
 """The names of the nodes for device work that does not belong to a call."""
 FORWARDS, BACKWARDS = {FORWARD, GRADIENT}, {BACKWARD, RECOMPUTE}
@@ -43,14 +41,14 @@ def run_of_trace(path: str | os.PathLike[str], registry: FormulaRegistry, hardwa
     if not has_numbers:
         trace = trace._replace(threads=with_convolutions(trace.threads))
     operations = Operations(registry, commonest_dtype(trace), has_numbers)
-    places = Places(trace, operations.sees)
-    seen_operations = [(seen, operations.of(seen.event)) for seen in places.seen]
-    operations_that_ran = {operation for seen, operation in seen_operations if seen.kernels or seen.inner}
+    walk = TraceWalk(trace, operations.sees)
+    with_operations = [(operator, operations.of(operator.event)) for operator in walk.operators]
+    operations_that_ran = {operation for operator, operation in with_operations if operator.kernels or operator.inner}
     # Checkpoint stops recomputation early, inside an operator that autograd recorded but that never runs. Drop such operators.
-    seen_operations = [
-        (seen, operation)
-        for seen, operation in seen_operations
-        if seen.phase != RECOMPUTE or seen.kernels or seen.inner or operation not in operations_that_ran
+    with_operations = [
+        (operator, operation)
+        for operator, operation in with_operations
+        if operator.phase != RECOMPUTE or operator.kernels or operator.inner or operation not in operations_that_ran
     ]
     has_device = bool(trace.on_device)
     if hardware is not None and not has_device:
@@ -58,67 +56,69 @@ def run_of_trace(path: str | os.PathLike[str], registry: FormulaRegistry, hardwa
             f"device={hardware!r} does not fit {trace.name}, a trace of a CPU run: it has no kernels; omit device="
         )
     calls_and_nodes = [
-        _call_and_node(i, seen, operation, has_device) for i, (seen, operation) in enumerate(seen_operations)
+        _call_and_node(i, operator, operation, has_device) for i, (operator, operation) in enumerate(with_operations)
     ]
     calls = tuple(call for call, _ in calls_and_nodes)
     nodes = tuple(node for _, node in calls_and_nodes if node is not None)
-    for name, events in ((COPIES, places.copies), (EARLIER, places.earlier)):
+    for name, events in ((COPIES, walk.copies), (EARLIER, walk.earlier)):
         if events:
             kernels = summed((event.name, event.seconds) for event in events)
             nodes += (Node(name, "", "", "", "", "", range(0), kernels=kernels),)
     # A trace has only the names of the modules' classes, so every module is recorded as a plain Module.
-    entered = ((path, Operation(places.modules[path], torch.nn.Module, (), {}, None)) for path in places.entered)
-    parents = {path.rpartition(".")[0] for path in places.modules}
+    entered = ((path, Operation(walk.modules[path], torch.nn.Module, (), {}, None)) for path in walk.entered)
+    parents = {path.rpartition(".")[0] for path in walk.modules}
     scopes = tuple(Scope(path, operation, {}, path in parents) for path, operation in entered)
     device = trace.hardware if hardware is None else f"{trace.hardware.partition(' ')[0]} ({hardware})"
     return Run(
-        trace.name,
-        "",
-        calls,
-        scopes,
-        None,
-        Remembered(0, Place(), (), ()),
-        UNKNOWN,
-        (Module("", trace.name, None), *(Module(path, cls, None) for path, cls in places.modules.items())),
-        None,
-        environment_of_trace(device),
-        "torch.profiler's trace",
+        model=trace.name,
+        inputs="",
+        calls=calls,
+        scopes=scopes,
+        modules=(Module("", trace.name, None), *(Module(path, cls, None) for path, cls in walk.modules.items())),
+        params=None,
+        aliases={},
+        memory=RunMemory.unknown(),
+        environment=environment_of_trace(device),
+        recorded_as="torch.profiler's trace",
         nodes=nodes,
-        steps=tuple(_steps(trace, [seen for seen, _ in seen_operations])),
+        steps=tuple(_steps(trace, [operator for operator, _ in with_operations])),
     )
 
 
-def _call_and_node(number: int, seen: Seen, operation: Operation, has_device: bool) -> tuple[Call, Node | None]:
+def _call_and_node(
+    number: int, operator: TraceOperator, operation: Operation, has_device: bool
+) -> tuple[Call, Node | None]:
     """Return a call, and a node for the call's kernels, or None without kernels. In a CPU trace, the call's time is the host's time."""
-    event = seen.event
-    if not has_device or not seen.kernels:
+    event = operator.event
+    if not has_device or not operator.kernels:
         seconds = event.seconds if event.is_operator and not has_device else None
-        return Call(operation, seen.path, "", "", seconds, seen.phase), None
-    kernels = summed((kernel.name, kernel.seconds) for kernel in seen.kernels)
-    seconds = busy(seen.kernels)
+        return Call(operation, operator.path, "", "", seconds, operator.phase), None
+    kernels = summed((kernel.name, kernel.seconds) for kernel in operator.kernels)
+    seconds = busy(operator.kernels)
     forward, backward = (
-        Timing(seconds, seconds, seconds, 1) if seen.phase in phases else None for phases in (FORWARDS, BACKWARDS)
+        Timing(seconds, seconds, seconds, 1) if operator.phase in phases else None for phases in (FORWARDS, BACKWARDS)
     )
-    identity = (f"{event.name} {number}", "call_function", event.name, event.name, seen.path, "")
+    identity = (f"{event.name} {number}", "call_function", event.name, event.name, operator.path, "")
     node = Node(*identity, range(number, number + 1), forward, backward_timing=backward, kernels=kernels)
-    return Call(operation, seen.path, node.name, "", seconds, seen.phase), node
+    return Call(operation, operator.path, node.name, "", seconds, operator.phase), node
 
 
-def _steps(trace: TraceFile, seen: Sequence[Seen]) -> Iterator[Step]:
+def _steps(trace: TraceFile, operators: Sequence[TraceOperator]) -> Iterator[Step]:
     """Yield the steps that are marked by the profiler's ``step()``; without marks, yield the whole trace as a single step.
 
     On a device, a step lasts from its first kernel to the first kernel of the next step, since the host may be far ahead.
     """
     hosts = [event for events in trace.threads.values() for event in events]
     marks = sorted({(event.start, event.name) for event in hosts if event.name.startswith(STEP)})
-    marks = marks or [(min((each.event.start for each in seen), default=0), ONE_STEP)]
-    starts, has_device = [each.event.start for each in seen], bool(trace.on_device)
-    bounds = [*(bisect_left(starts, mark) for mark, _ in marks), len(seen)]
-    events_by_step = [events_of(seen[first:last], has_device) for first, last in pairwise(bounds)]
+    marks = marks or [(min((operator.event.start for operator in operators), default=0), ONE_STEP)]
+    starts, has_device = [operator.event.start for operator in operators], bool(trace.on_device)
+    bounds = [*(bisect_left(starts, mark) for mark, _ in marks), len(operators)]
+    events_by_step = [events_of(operators[first:last], has_device) for first, last in pairwise(bounds)]
     times = [min((event.start for event in events), default=marks[i][0]) for i, events in enumerate(events_by_step)]
     times.append(max((event.end for events in events_by_step for event in events), default=times[-1]))
     for (_, name), (first, last), (begin, end) in zip(marks, pairwise(bounds), pairwise(times), strict=True):
-        by_phase = grouped((PART_OF.get(each.phase, each.phase), each) for each in seen[first:last])
-        parts = {phase: busy(events_of(seen_in_phase, has_device)) for phase, seen_in_phase in by_phase.items()}
+        in_step = operators[first:last]
+        by_phase = grouped((PART_OF.get(operator.phase, operator.phase), operator) for operator in in_step)
+        parts = {phase: busy(events_of(of_phase, has_device)) for phase, of_phase in by_phase.items()}
         parts[BETWEEN] = max(0.0, (end - begin) / 1e9 - sum(parts.values()))
         yield Step(name.replace("#", " "), range(first, last), parts if any(parts.values()) else {})

@@ -224,7 +224,7 @@ def test_what_is_captured_into_a_graph_has_no_time(standin: StandIn, clock: Cloc
         assert report.step_times().keys() == {"step 1", "step 3", "(outside)"}
         assert report.by_step()["step 2"].seconds is None
         report.save(tmp_path / "report.json")
-        assert fxflops.Report.load(tmp_path / "report.json")._run.captured == n
+        assert fxflops.Report.load(tmp_path / "report.json")._run.captured_calls == n
 
 
 def test_a_block_inside_a_capture_reads_no_event(standin: StandIn, clock: Clock) -> None:

@@ -19,6 +19,9 @@ from fxflops.meters import timing as module
 from fxflops.meters.timing import OFTEN, WAITING, WIDE, Timing, Usage, timing, warm_up
 from fxflops.notebook import TorchFLOPsByFX
 from fxflops.report.report import Report
+from fxflops.run.outcome import BlockFacts
+
+STEADY = Timing(1e-3, 1e-3, 1e-3, 5)
 
 
 @pytest.fixture(autouse=True)
@@ -110,10 +113,11 @@ def test_work_beside_it_is_seen() -> None:
     assert used.interrupted or used.waited
 
 
-def with_times(**changed: object) -> Report:
+def with_times(latency: Timing = STEADY, backward_latency: Timing | None = None, interrupted: str = "") -> Report:
     report = fxflops.analyze(nn.Linear(4, 4), torch.ones(1, 4), repeats=1)
-    quiet = {"latency": Timing(1e-3, 1e-3, 1e-3, 5), "interrupted": ""}
-    return Report(replace(report._run, **(quiet | changed)), report._convention, report._registry, None)
+    block = BlockFacts(interrupted=interrupted)
+    run = replace(report._run, latency=latency, backward_latency=backward_latency, block=block)
+    return Report(run, report._convention, report._registry, None)
 
 
 def test_a_report_says_why_its_times_are_unsteady() -> None:

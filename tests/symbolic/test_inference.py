@@ -182,9 +182,7 @@ def test_what_cannot_be_served_is_refused() -> None:
     with pytest.raises(InputError, match="takes a transformers causal language model, not Linear"):
         serving(nn.Linear(2, 2), prompt=1, new_tokens=1)
     small = hf.OpenAIGPTConfig(vocab_size=100, n_embd=16, n_layer=1, n_head=2)
-    with pytest.raises(
-        InputError, match="needs a model that keeps a cache between tokens, but OpenAIGPT"
-    ):
+    with pytest.raises(InputError, match="needs a model that keeps a cache between tokens, but OpenAIGPT"):
         serving(hf.OpenAIGPTLMHeadModel(small), prompt=1, new_tokens=1)
     encoder = hf.T5ForConditionalGeneration(hf.T5Config(vocab_size=100, d_model=16, d_ff=16, num_layers=1, num_heads=2))
     with pytest.raises(InputError, match="takes models without an encoder, and T5ForConditionalGeneration has one"):
