@@ -18,7 +18,7 @@ MOST_LEVELS = 3
 RECORDS = {"NamedTuple", "TypedDict", "Protocol"}
 """Bases whose classes declare fields in place of setting them."""
 SET_BY_THE_MAKER = {
-    "meters/live_storages.py": ["_StorageRef.entry", "_StorageRef.key", "_StorageRef.nbytes"],
+    "meters/live_storages.py": ["_StorageRef.key", "_StorageRef.nbytes", "_StorageRef.number"],
 }
 """A weak reference with attributes: a constructor in Python would be run for each tensor of each count."""
 

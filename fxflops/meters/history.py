@@ -1,4 +1,7 @@
-"""The history of a run's storages: the peak, the storages alive at the peak, and the live bytes after each call."""
+"""The history of a run's storages: the peak, the storages alive at the peak, and the live bytes after each call.
+
+A storage is known by its number, and so is a call. In names, ``number`` is always a storage's, ``call_number`` a call's.
+"""
 
 from __future__ import annotations
 
@@ -70,12 +73,16 @@ class Remembered(NamedTuple):
     timeline: tuple[Moment, ...]
 
 
+NO_CALL = -1
+"""The call number of changes before the first call, and of storages that no call made."""
+
+
 @dataclass(eq=False)
-class Entries:
+class StorageTable:
     """The storages seen in a run, by number. ``specs`` has the spec of the first tensor seen in each storage.
 
-    ``calls`` has the number of the call that made each storage, or -1 if no call made it. ``categories`` and ``names`` are the labels
-    of storages.
+    ``calls`` has the number of the call that made each storage, or ``NO_CALL``. ``categories`` and ``names`` are the labels of
+    storages.
     """
 
     specs: list[Spec] = field(default_factory=list)
@@ -83,10 +90,13 @@ class Entries:
     categories: dict[int, str] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
 
-    def add(self, spec: Spec, call: int) -> int:
+    def __len__(self) -> int:
+        return len(self.specs)
+
+    def add(self, spec: Spec, call_number: int) -> int:
         """Add a storage; return its number."""
         self.specs.append(spec)
-        self.calls.append(call)
+        self.calls.append(call_number)
         return len(self.specs) - 1
 
 
@@ -96,7 +106,7 @@ class History:
 
     peak: int
     calls: Sequence[Call]
-    entries: Entries
+    storages: StorageTable
     changes: Sequence[int]
     """A flat list of triples: the number of the storage, the change in bytes, the number of the call."""
     changes_to_peak: int
@@ -121,36 +131,40 @@ class History:
     def _alive_after(self, changes: int | None) -> tuple[LiveTensor, ...]:
         """Return the storages alive after this number of changes (None for all changes), largest first."""
         live: dict[int, int] = {}
-        for entry, change, _ in islice(triples(self.changes), changes):
-            live[entry] = live.get(entry, 0) + change
-        tensors = [self._tensor(entry, nbytes) for entry, nbytes in live.items() if nbytes]
+        for number, change, _ in islice(triples(self.changes), changes):
+            live[number] = live.get(number, 0) + change
+        tensors = [self._tensor(number, nbytes) for number, nbytes in live.items() if nbytes]
         return tuple(sorted(tensors, key=lambda tensor: -tensor.bytes))
 
     @cached_property
     def timeline(self) -> tuple[Moment, ...]:
         """The live bytes by category after each call; calls that did not change them are left out."""
         moments = dict(self._live_after_each_change())
-        return tuple(moment for number, live in moments.items() if (moment := self._moment(number, live)) is not None)
+        return tuple(
+            moment for call_number, live in moments.items() if (moment := self._moment(call_number, live)) is not None
+        )
 
     @cached_property
     def peaks(self) -> tuple[Moment, ...]:
         """The live bytes by category at the peak within each call; calls that did not change them are left out."""
         highest = dict[int, Mapping[str, int]]()
-        for number, live in self._live_after_each_change():
-            if number not in highest or sum(live.values()) > sum(highest[number].values()):
-                highest[number] = live
-        return tuple(moment for number, live in highest.items() if (moment := self._moment(number, live)) is not None)
+        for call_number, live in self._live_after_each_change():
+            if call_number not in highest or sum(live.values()) > sum(highest[call_number].values()):
+                highest[call_number] = live
+        return tuple(
+            moment for call_number, live in highest.items() if (moment := self._moment(call_number, live)) is not None
+        )
 
     def _live_after_each_change(self) -> Iterator[tuple[int, Mapping[str, int]]]:
         """Yield, after each change, the number of the call that made the change, and the live bytes by category."""
         live = dict.fromkeys(CATEGORIES, 0)
-        categories = [self.category(entry) for entry in range(len(self.entries.specs))]
-        for entry, change, number in triples(self.changes):
-            live[categories[entry]] += change
-            yield number, live.copy()
+        categories = [self.category(number) for number in range(len(self.storages))]
+        for number, change, call_number in triples(self.changes):
+            live[categories[number]] += change
+            yield call_number, live.copy()
 
-    def _moment(self, number: int, live: Mapping[str, int]) -> Moment | None:
-        call = self._call(number)
+    def _moment(self, call_number: int, live: Mapping[str, int]) -> Moment | None:
+        call = self._call(call_number)
         return None if call is None else Moment(call.path, call.op, call.phase, live)
 
     def each_change(self) -> Iterator[tuple[int, LiveTensor]]:
@@ -158,22 +172,24 @@ class History:
 
         The change is negative if the storage was freed.
         """
-        return ((entry, self._tensor(entry, change)) for entry, change, _ in triples(self.changes))
+        return ((number, self._tensor(number, change)) for number, change, _ in triples(self.changes))
 
-    def _tensor(self, entry: int, nbytes: int) -> LiveTensor:
-        call, name = self._call(self.entries.calls[entry]), self.entries.names.get(entry, "")
+    def _tensor(self, number: int, nbytes: int) -> LiveTensor:
+        call, name = self._call(self.storages.calls[number]), self.storages.names.get(number, "")
         path = call.path if call else name.rpartition(".")[0]
-        return LiveTensor(nbytes, self.entries.specs[entry], self.category(entry), path, call.op if call else "", name)
+        return LiveTensor(
+            nbytes, self.storages.specs[number], self.category(number), path, call.op if call else "", name
+        )
 
-    def category(self, entry: int) -> str:
+    def category(self, number: int) -> str:
         """Return the category of a storage, one of :data:`CATEGORIES`."""
-        if entry in self.entries.categories:
-            return self.entries.categories[entry]
-        call = self._call(self.entries.calls[entry])
+        if number in self.storages.categories:
+            return self.storages.categories[number]
+        call = self._call(self.storages.calls[number])
         return "activations" if call is None or call.phase in (*PARTS["forward"], "recompute") else "temporaries"
 
-    def _call(self, number: int) -> Call | None:
-        return self.calls[number] if 0 <= number < len(self.calls) else None
+    def _call(self, call_number: int) -> Call | None:
+        return self.calls[call_number] if 0 <= call_number < len(self.calls) else None
 
 
 def triples(changes: Sequence[int]) -> Iterator[tuple[int, int, int]]:

@@ -151,7 +151,7 @@ def requests_of(history: History, workspaces: dict[int, dict[int, int]]) -> Iter
         if (storage, nbytes) not in state:
             yield from held.change(storage, nbytes)
     # Leave out state without dimensions, such as the optimizer's count of steps: torch keeps it on the CPU.
-    state = [(storage, nbytes) for storage, nbytes in state if history.entries.specs[storage]]
+    state = [(storage, nbytes) for storage, nbytes in state if history.storages.specs[storage]]
     permanent, known = {storage for storage, _ in before}, set[int]()
     replaced = _replaced_state(history, changes)
     for _ in range(STEPS):
@@ -197,7 +197,7 @@ def _replaced_state(history: History, changes: Sequence[tuple[int, int, int]]) -
     freed, made = dict[str, list[int]](), dict[str, list[int]]()
     for storage, nbytes, number in changes:
         if number >= 0 and history.category(storage) == "optimizer":
-            group = (made if nbytes > 0 else freed).setdefault(history.entries.names.get(storage, ""), [])
+            group = (made if nbytes > 0 else freed).setdefault(history.storages.names.get(storage, ""), [])
             group.append(storage)
     return [pair for name, old in freed.items() for pair in zip(old, made.get(name, ()), strict=False)]
 

@@ -260,7 +260,7 @@ class Block:
         self._optimizer_memory.label_gradients()
         storages.label(self._optimizer_memory.states(), "optimizer")
         storages.hold_written(observer.calls)
-        storages.hold_earlier()
+        storages.log.move_met_to_beginning()
         self._find_device()
         until = f" until it raised {raised}" if raised else ""
         if self._detail == OPERATIONS:

@@ -177,7 +177,7 @@ def observe(subject: Subject, observer: Observer) -> Observer:
     with noting_live(storages, observer.calls, subject.named_tensors["params"]):
         out = _forward_and_backward(subject, observer)  # stays alive until the step is over, as in a training loop
     world.check_origin(out)
-    storages.hold_earlier()
+    storages.log.move_met_to_beginning()
     if subject.request.backward and any(
         type(module) is nn.parallel.DistributedDataParallel for module in subject.inventory.paths
     ):

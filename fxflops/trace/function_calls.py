@@ -157,7 +157,7 @@ class FunctionCalls(ThreadPart):
             return self._run_transformed(func, args, kwargs)
         world, original = self._world, (args, kwargs)
         if func == GIVES_MEMORY:
-            self._storages.may_leave(args[0])
+            self._storages.may_reassign(args[0])
         if func in GIVES_STORAGE:
             self._watch_size(args[0])
         if sets_property_or_reads_grad(func):

@@ -35,8 +35,7 @@ class Learning(ThreadPart):
 
     def begin(self) -> RunState:
         """Return the run's state before a call, to be passed to :meth:`end`."""
-        storages = self._storages
-        return RunState(len(self._calls), len(self._shared.scopes), storages.entered, storages.begin())
+        return RunState(len(self._calls), len(self._shared.scopes), self._storages.begin())
 
     def end(
         self,
@@ -53,7 +52,7 @@ class Learning(ThreadPart):
         ``scopes`` is the number of scopes that must have been recorded in the call; None allows any number. A call with more scopes
         must not be skipped later, or the scopes of the modules inside it would be missing.
         """
-        memory_effect = MemoryEffect(*self._storages.end(before.span, arguments), before.storages)
+        memory_effect = MemoryEffect(*self._storages.end(before.mark, arguments), before.mark.storages)
         is_only_call = len(self._calls) == before.calls + 1
         if scopes is not None:
             is_only_call = is_only_call and len(self._shared.scopes) == before.scopes + scopes

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import torch
 
-from ..meters.live_storages import MemoryMark
+from ..meters.memory_log import MemoryMark
 from ..records import EMPTY_MAPPING, Operation, Spec
 from ..records.tensors import ORDINARY
 from .forms import OWN, REAL, Form
@@ -113,24 +113,23 @@ class Lessons:
 class RunState(NamedTuple):
     """The state of a run before a call that may be learned.
 
-    ``calls``, ``scopes`` and ``storages`` are the numbers recorded so far; ``span`` is the state of the live storages.
+    ``calls`` and ``scopes`` are the numbers recorded so far; ``mark`` is the state of the memory.
     """
 
     calls: int
     scopes: int
-    storages: int
-    span: MemoryMark
+    mark: MemoryMark
 
 
 class MemoryEffect(NamedTuple):
     """A call's effect on memory: the bytes that it left behind, and the temporary storages alive at its peak.
 
-    ``entered_before`` is the number of storages tracked before the call began.
+    ``tracked_before`` is the number of storages tracked before the call began.
     """
 
     bytes_left: int
     transients: Transients
-    entered_before: int
+    tracked_before: int
 
 
 class LeafLookup(NamedTuple):

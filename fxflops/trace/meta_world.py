@@ -356,7 +356,7 @@ class MetaWorld(World):
         fields = formula.op, target, *argument_specs(key, len(args), kwargs), result, EMPTY_MAPPING
         operation = self._log.shared((without_strides(key), typed(result)), fields)
         self._keep(key, Recipe(operation, VIEWS, forms=forms, sequence=sequence, argument_forms=argument_forms))
-        self._storages.current_call = len(self._calls)
+        self._storages.log.current_call = len(self._calls)
         return out, operation
 
     def run_free(
@@ -383,7 +383,7 @@ class MetaWorld(World):
         args, kwargs = self._device_answers.redirect(func, args, kwargs)
         with DisableTorchFunction():
             specs, kwspecs = self.spec(args), self.spec(kwargs)
-            self._storages.current_call = len(self._calls)
+            self._storages.log.current_call = len(self._calls)
             try:
                 out = func(*args, **kwargs)
                 view = self._view_of(args, out)
@@ -421,7 +421,7 @@ class MetaWorld(World):
         if is_write:
             self._mirror.before_write(args, self._storages.was_made)
         args, kwargs = self._device_answers.redirect(func, args, kwargs)
-        self._storages.current_call = len(self._calls)
+        self._storages.log.current_call = len(self._calls)
         try:
             out = func(*(self._with_number_as_tensor(args) if func is SET_ITEM else args), **kwargs)
         except Exception:  # the call runs again the usual way, where its error is reported
@@ -540,7 +540,7 @@ class MetaWorld(World):
             operation = operation._replace(out=with_row(operation.out, (*args, *table)))
         if recipe.needs_stand_ins:
             args, kwargs = self._mirror.replace(args, kwargs, func if module is None else None)
-        self._storages.current_call = len(self._calls)
+        self._storages.log.current_call = len(self._calls)
         if recipe.transients:
             self._storages.add_transients(recipe.transients)
         if recipe.returns is NEW:
@@ -571,7 +571,7 @@ class MetaWorld(World):
         for form in recipe.forms:
             out = empty_strided(form.shape, form.stride, dtype=form.dtype, device=META_DEVICE)
             self._mirror.registered[id(out)] = ref(out), form
-            self._storages.enter(out.untyped_storage(), form.nbytes, form.spec)
+            self._storages.add_new(out.untyped_storage(), form.nbytes, form.spec)
             if recipe.sequence is None:
                 return out
             outs.append(out)

@@ -57,7 +57,7 @@ class OperatorCalls(ThreadPart):
                 return self._learn_operator(key, is_call, func, args, kwargs)
             with self._lock:
                 self._phases.on_operator(func, args)
-                self._storages.current_call = len(self._calls)
+                self._storages.log.current_call = len(self._calls)
                 out = world.repeat_operator(recipe, key, func, args, kwargs, key_tensors)
                 if is_call:
                     self._state.call_operators.clear()
@@ -75,7 +75,7 @@ class OperatorCalls(ThreadPart):
         """Run an operator that has no recipe yet. Add a recipe to the memo if the operator's record depends only on metadata."""
         before = self._learning.begin()
         out = self._observe_operator(func, args, kwargs)
-        memory_effect = MemoryEffect(*self._storages.end(before.span, (args, kwargs)), before.storages)
+        memory_effect = MemoryEffect(*self._storages.end(before.mark, (args, kwargs)), before.mark.storages)
         formula = self._registry.find(func)
         if formula is not None and len(self._calls) == before.calls + is_call and not communicates(func):
             if is_call:

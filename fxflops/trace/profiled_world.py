@@ -115,7 +115,7 @@ class ProfiledWorld(World):
         )
         # If the call leaves only its result in memory, the dispatch mode may be off when the call is repeated.
         is_complete = is_from_torch and memory_effect.bytes_left == self._storages.bytes_since(
-            memory_effect.entered_before, (arguments, out)
+            memory_effect.tracked_before, (arguments, out)
         )
         returns = (
             NEW if memory_effect.bytes_left > 0 or formula.reason != VIEW else VIEWS
@@ -134,7 +134,7 @@ class ProfiledWorld(World):
     def track(self, recipe: Recipe, out: Any) -> None:
         """Track the tensors made by a call that has a recipe."""
         storages = self._storages
-        storages.current_call = len(self._calls)
+        storages.log.current_call = len(self._calls)
         if recipe.transients:
             storages.add_transients(recipe.transients)
         if recipe.returns is NEW:

@@ -7,7 +7,7 @@ import torch
 
 from fxflops.meters.live_storages import LiveStorages
 
-ENTERED = 10
+TENSORS = 10
 
 
 def storages_of(*tensors: torch.Tensor, is_held: bool) -> LiveStorages:
@@ -35,18 +35,18 @@ def test_a_storage_is_resized_after_it_was_handed_out(device: str, is_held: bool
 
 @pytest.mark.parametrize("is_held", [False, True])
 def test_each_of_many_storages_is_resized_long_after(is_held: bool) -> None:
-    tensors = [torch.empty(100) for _ in range(ENTERED)]
+    tensors = [torch.empty(100) for _ in range(TENSORS)]
     storages = storages_of(*tensors, is_held=is_held)
     for tensor in tensors:
         storages.may_resize(tensor)
-    new = [torch.empty(0) for _ in range(3 * ENTERED)]
-    storages.add_all(new[:ENTERED])
+    new = [torch.empty(0) for _ in range(3 * TENSORS)]
+    storages.add_all(new[:TENSORS])
     for tensor in tensors[1:]:
         tensor.untyped_storage().resize_(0)
-    storages.add_all(new[ENTERED:])
+    storages.add_all(new[TENSORS:])
     assert storages.live == 400
     tensors[0].untyped_storage().resize_(0)
-    assert sum(tensor.bytes for tensor in storages.history([]).at_end) == 0  # whatever was entered since
+    assert sum(tensor.bytes for tensor in storages.history([]).at_end) == 0  # whatever was tracked since
 
 
 def test_what_was_handed_out_is_not_kept() -> None:
