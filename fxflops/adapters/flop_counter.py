@@ -170,9 +170,9 @@ class _FlopCounterMode(TorchDispatchMode):
             with self:
                 return func.decompose(*args, **kwargs)
         out, packet = func(*args, **kwargs), func.overloadpacket
-        formula = self.counter.flop_registry.get(packet)
-        if formula is not None:
-            self.counter._add(packet, formula(*args, **kwargs, out_val=out))
+        tool_formula = self.counter.flop_registry.get(packet)
+        if tool_formula is not None:
+            self.counter._add(packet, tool_formula(*args, **kwargs, out_val=out))
         elif formula is not None and formula.op in COUNTED:
             ran = Call(Operation(formula.op, func, *map(spec_of, (args, kwargs, out))))
             (counted,) = count_calls([ran], find_convention("torch"), BASE, lambda path: nn.Module())
