@@ -94,9 +94,11 @@ def test_met_storages_are_moved_but_not_their_ends() -> None:
     log.current_call = 2
     log.change(met, -40)
     assert log.most == 40
+    log.current_call = 3
     log.move_met_to_beginning()
     assert [*triples(log.changes)] == [(met, 40, NO_CALL), (0, 4, 0), (0, -4, 0), (met, -40, 2)]
-    assert (log.live, log.most, log.current_call) == (0, 44, 2)
+    assert (log.live, log.most, log.history([]).call_at_peak) == (0, 44, 0)
+    assert log.current_call == 3
     assert sizes(log) == {10: 40, 1: 4}
 
 
@@ -136,6 +138,7 @@ def test_transients_are_alive_together_and_leave_nothing() -> None:
 def test_a_label_comes_before_a_default_category() -> None:
     log = MemoryLog()
     log.add_at_beginning("params", [("weight", *floats(3))])
+    assert (log.live, log.most, log.history([]).call_at_peak) == (12, 12, NO_CALL)
     for _ in range(2):
         log.set_not_made(log.add(*floats(2)), "inputs")
     log.storages.categories[1] = "cache"
