@@ -133,7 +133,7 @@ def once(name: str, way: str) -> dict[str, Any]:
     found |= {"predicted": counted.max_memory, "trace": counted.trace, "why": counted.trace_reason[:200]}
     with torch.set_grad_enabled(training):
         subject = Subject(model, Inventory(model), args, kwargs, Request(mode, training, optimizer=optimizer))
-        found["storages"] = observed_run(subject, BASE).instruments.storages.log.most
+        found["storages"] = observed_run(subject, BASE).instruments.storages.memory_log.most
         subject.snapshot.rewind()
     if name in memory_zoo.PROFILED and way in PROFILED:
         model.zero_grad()

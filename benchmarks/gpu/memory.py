@@ -206,7 +206,7 @@ def live_storages(model: torch.nn.Module, args: Any, kwargs: Any, optimizer: Any
     with torch.set_grad_enabled(training):
         request = Request("train" if training else "eval", training, optimizer=optimizer)
         subject = Subject(model, Inventory(model), args, kwargs, request)
-        most = observed_run(subject, BASE).instruments.storages.log.most
+        most = observed_run(subject, BASE).instruments.storages.memory_log.most
         subject.snapshot.rewind()
     model.zero_grad()
     return most

@@ -250,7 +250,7 @@ class JitModelAnalysis:
         callers = {
             call: [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
             for node in recorder.graph().graph.nodes
-            for call in recorder.calls_of.get(node.name, ())
+            for call in recorder.call_ranges.get(node.name, ())
         }
         return report, [
             (node, list(dict.fromkeys(["", *callers.get(node.call, ())]))) for node in nodes_of(report.counted)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..meters.event_stopwatch import clock_of, seconds_of
+from ..meters.event_stopwatch import seconds_of, stopwatch_maker
 
 
 class LapClock:
@@ -14,7 +14,7 @@ class LapClock:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._now = clock_of(device)().now
+        self._now = stopwatch_maker(device)().now
         self._start: float | None = None
         self._laps: list[float] = []
 

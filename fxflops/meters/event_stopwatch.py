@@ -74,7 +74,7 @@ class Lapse(float):
         return Lapse([*self.ends, *getattr(other, "starts", ())], [*self.starts, *getattr(other, "ends", ())])
 
 
-def clock_of(device: torch.device) -> Callable[[], Stopwatch]:
+def stopwatch_maker(device: torch.device) -> Callable[[], Stopwatch]:
     """Return a function that makes stopwatches for a device's work. The timed code must not be slowed down by an observer."""
     accelerator = accelerator_of(device)
     return Stopwatch if accelerator is None else lambda: EventStopwatch(accelerator)
@@ -123,7 +123,7 @@ class EventStopwatch(LapseStopwatch):
 
     It is for code that runs at full speed; :mod:`~fxflops.meters.queue_stopwatch` is for code that an observer slows down.
     If the device waits for the host, the waiting is included. While the device has work queued, the observer's time on the
-    host is not included. ``own`` is the observer's time on the host.
+    host is not included. ``overhead`` is the observer's time on the host.
     """
 
     __slots__ = ("_accelerator", "_marks", "_ready")
@@ -144,7 +144,7 @@ class EventStopwatch(LapseStopwatch):
     def go(self, work: Any = None) -> None:
         if self._stopped_at is not None:
             self._ready += [self._accelerator.event() for _ in range(READY - len(self._ready))]
-            self.own += time.perf_counter() - self._stopped_at
+            self.overhead += time.perf_counter() - self._stopped_at
             self._stopped_at = None
             self._mark(ran=False)
 
@@ -171,15 +171,19 @@ class EventStopwatch(LapseStopwatch):
         self._marks.append(EventMark(self, nan if self._marks else 0.0, event is None, event, ran))
 
 
-def with_seconds(records: Iterable[R], kept: bool = True) -> tuple[R, ...]:
-    """Return calls or scopes with their seconds as plain numbers or, if ``kept`` is False, without their seconds."""
-    kept_types = (float,) if kept else ()
+def with_seconds(records: Iterable[R]) -> tuple[R, ...]:
+    """Return calls or scopes with their seconds as plain numbers."""
     return tuple(
         [
             record
             if (seconds := record.seconds) is None
-            or type(seconds) in kept_types  # do not copy these records: they are the majority
-            else record._replace(seconds=seconds_of(seconds) if kept else None)
+            or type(seconds) is float  # do not copy these records: they are the majority
+            else record._replace(seconds=seconds_of(seconds))
             for record in records
         ]
     )
+
+
+def without_seconds(records: Iterable[R]) -> tuple[R, ...]:
+    """Return calls or scopes without their seconds."""
+    return tuple([record if record.seconds is None else record._replace(seconds=None) for record in records])

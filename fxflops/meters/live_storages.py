@@ -54,13 +54,13 @@ class _StorageRef(weakref.ref[Any]):
 
 
 class LiveStorages:
-    """The live tensor storages of a run, as an allocator would see them; ``log`` has their bytes.
+    """The live tensor storages of a run, as an allocator would see them; ``memory_log`` has their bytes.
 
-    Temporary memory inside a kernel is not seen. Whoever adds a call's tensors sets ``log.current_call`` before.
+    Temporary memory inside a kernel is not seen. Whoever adds a call's tensors sets ``memory_log.current_call`` before.
 
     ``held`` has the held tensors, by category and name. ``spec(tensor)`` returns a tensor's spec. If the live storages exceed ``cap``
     bytes, InputError is raised, before memory runs out. ``was_there(tensor)`` returns whether a tensor that no call has made existed
-    when the run began. ``stand_in_of(tensor)`` returns the meta tensor that stands for a tensor in the run, and makes the run forget
+    when the run began. ``take_stand_in(tensor)`` returns the meta tensor that stands for a tensor in the run, and makes the run forget
     this pair. ``counts_meta`` is False in a run on another device, where torch uses meta tensors only to infer shapes, so that they
     hold no memory. ``counts_random_states`` is True in a run for the CPU, where checkpoint saves a CPU random state for each function
     that it runs, which no observed call shows. With ``notes_placeholders``, placeholders can be left out in the end
@@ -74,15 +74,15 @@ class LiveStorages:
         cap: int | None = None,
         spec: Callable[[torch.Tensor], Spec] = spec_of,
         was_there: Callable[[torch.Tensor], bool] = lambda tensor: True,
-        stand_in_of: Callable[[torch.Tensor], torch.Tensor | None] = lambda tensor: None,
+        take_stand_in: Callable[[torch.Tensor], torch.Tensor | None] = lambda tensor: None,
         counts_meta: bool = True,
         counts_random_states: bool = False,
         notes_placeholders: bool = False,
     ) -> None:
-        self.log = MemoryLog()
+        self.memory_log = MemoryLog()
         self._cap = cap
         self._was_there = was_there
-        self._stand_in_of = stand_in_of
+        self._take_stand_in = take_stand_in
         self._counts_meta = counts_meta
         self._counts_random_states = counts_random_states
         # The tracked storages that are alive, except held ones, by their id.
@@ -109,22 +109,22 @@ class LiveStorages:
     @property
     def live(self) -> int:
         """The bytes alive now."""
-        return self.log.live
+        return self.memory_log.live
 
     @property
     def peak(self) -> int:
         """The most bytes alive since the last :meth:`reset_peak`."""
-        return self.log.peak
+        return self.memory_log.peak
 
     def reset_peak(self) -> None:
         """Set the peak to the bytes alive now."""
-        self.log.reset_peak()
+        self.memory_log.reset_peak()
 
     @hidden_from_modes
     def _hold(self, named: Named, category: str, spec: Callable[[torch.Tensor], Spec]) -> None:
         """Track tensors that are alive before and after the run."""
         held, placeholders, strided = self._held, self._placeholders, torch.strided
-        first, new = len(self.log.storages), list[tuple[str, Spec, int]]()
+        first, new = len(self.memory_log.storages), list[tuple[str, Spec, int]]()
         for name, tensor in named:
             is_plain = type(tensor) in ORDINARY and tensor.layout is strided
             for part in (tensor,) if is_plain else stored(tensor):
@@ -137,7 +137,7 @@ class LiveStorages:
                     if placeholders is not None and part.is_meta:
                         placeholders.add(number)
                     new.append((name, spec(part), storage.nbytes()))
-        self.log.add_at_beginning(category, new)
+        self.memory_log.add_at_beginning(category, new)
 
     def add(self, tensor: torch.Tensor, spec: Spec | None = None) -> None:
         """Track a tensor's storage; if it is tracked already, update its size. Skip tensors without a storage (sparse, or inside vmap).
@@ -156,7 +156,7 @@ class LiveStorages:
             return
         if not self._counts_meta and storage.device.type == "meta":
             return
-        log, key, nbytes = self.log, id(storage), storage.nbytes()
+        log, key, nbytes = self.memory_log, id(storage), storage.nbytes()
         ref = self._refs.get(key)
         if ref is not None and ref() is storage:
             if nbytes != ref.nbytes and not is_zerotensor(tensor):
@@ -180,7 +180,7 @@ class LiveStorages:
             self._read_sizes()
         if self._counts_random_states and (hook := saving_hook()) is not None:
             self._add_random_state(hook)
-        log = self.log
+        log = self.memory_log
         if log.live + nbytes > log.peak and (replaceable := self._replaceable) is not None:
             self._remove_dropped(replaceable)
         number = log.add(spec, nbytes)
@@ -204,7 +204,7 @@ class LiveStorages:
         if ref is not None and ref() is owner:  # the state is tracked already
             return
         nbytes = state.untyped_storage().nbytes()
-        self._watch(owner, nbytes, self.log.add(spec_of(state), nbytes))
+        self._watch(owner, nbytes, self.memory_log.add(spec_of(state), nbytes))
 
     def follow_replaced(self, replaceable: Holders) -> None:
         """Look for dropped storages from now on; ``replaceable`` finds tensors that the model has replaced."""
@@ -213,7 +213,7 @@ class LiveStorages:
     def end_run(self) -> None:
         """Forget the model and the run's stand-ins."""
         self._handed_out, self._handed_out_before = {}, OrderedDict()
-        self._replaceable, self._stand_in_of, self._was_there = None, lambda tensor: None, lambda tensor: True
+        self._replaceable, self._take_stand_in, self._was_there = None, lambda tensor: None, lambda tensor: True
         self._maybe_reassigned = {}
 
     def may_reassign(self, tensor: torch.Tensor) -> None:
@@ -226,7 +226,7 @@ class LiveStorages:
         """Stop counting dropped storages. Needed only before a new peak."""
         if self._maybe_reassigned:
             self._remove_reassigned()
-        for tensors in replaceable.let_go():
+        for tensors in replaceable.dropped():
             self._remove_replaced(tensors)
 
     def _remove_reassigned(self) -> None:
@@ -238,7 +238,7 @@ class LiveStorages:
                 continue
             number, tensor = self._held[address], reference()
             if tensor is not None and tensor.is_meta:  # the tensor needs no stand-in any more
-                self._stand_in_of(tensor)
+                self._take_stand_in(tensor)
             # A view or autograd may still use the memory of a stand-in; the stand-in then survives although its reference is dropped.
             of_stand_ins = [
                 other
@@ -256,18 +256,18 @@ class LiveStorages:
             if stand_ins:
                 self._watch(stand_ins.pop(), nbytes, number)
             else:
-                self.log.change(number, -nbytes)
+                self.memory_log.change(number, -nbytes)
 
     def _remove_replaced(self, tensors: Sequence[torch.Tensor]) -> None:
         """Stop counting the storage of these tensors, which the model has replaced since the run began."""
-        stand_ins = [stand_in for t in tensors if (stand_in := self._stand_in_of(t)) is not None]
+        stand_ins = [stand_in for t in tensors if (stand_in := self._take_stand_in(t)) is not None]
         storage = tensors[0].untyped_storage()
         number = self._held.get(storage._cdata)
         if number is None or len(stand_ins) > 1:
             return
         nbytes = storage.nbytes()
         if not stand_ins:
-            self.log.change(number, -nbytes)
+            self.memory_log.change(number, -nbytes)
             return
         # A view or autograd may still use the memory: count it as long as the stand-in's storage lives.
         storage = stand_ins.pop().untyped_storage()
@@ -283,21 +283,21 @@ class LiveStorages:
     def _on_freed(self, ref: _StorageRef) -> None:
         if self._refs.get(ref.key) is ref:  # not if a new storage got the same id, or the storage is to be kept
             del self._refs[ref.key]
-            self.log.change(ref.number, -ref.nbytes)
+            self.memory_log.change(ref.number, -ref.nbytes)
 
     def bytes_since(self, number: int, value: Any) -> int:
         """Return the bytes of those tensors in ``value`` whose storages have at least this number, i.e. were tracked since."""
         refs = set(self._refs_of(tensors_given(value)))
         return sum(ref.nbytes for ref in refs if ref.number >= number)
 
-    def has_made(self, tensor: torch.Tensor) -> bool:
+    def belongs_to_run(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor's storage was made in the run, or belongs to an input."""
         if tensor.layout is not torch.strided:
             return False
         storage = tensor.untyped_storage()
         if self._ref_of(storage) is not None or id(storage) in self._stand_ins:
             return True
-        return self.log.storages.categories.get(self._held.get(storage._cdata, -1)) == "inputs"
+        return self.memory_log.storages.categories.get(self._held.get(storage._cdata, -1)) == "inputs"
 
     def move(self, tensor: torch.Tensor, meta: torch.Tensor) -> None:
         """Let the storage of the meta tensor ``meta`` represent the tensor's storage, and keep that storage alive, as a view would.
@@ -328,7 +328,7 @@ class LiveStorages:
             if storage is not None and stand_in_storage is not None and storage._cdata in self._held:
                 self._held[stand_in_storage._cdata] = number = self._held[storage._cdata]
                 self._held_stand_ins[stand_in_storage._cdata] = stand_in_storage
-                self.log.storages.categories[number] = "optimizer"
+                self.memory_log.storages.categories[number] = "optimizer"
 
     def _stand_for(self, stand_in: Any, storage: Any, number: int) -> None:
         """Let a stand-in keep its storage alive, as a view does."""
@@ -344,7 +344,7 @@ class LiveStorages:
     def add_all(self, value: Any, call: int | None = None) -> None:
         """Track all tensors in nested tuples, lists and dicts; ``call`` is the number of the call that made them."""
         if call is not None:
-            self.log.current_call = call
+            self.memory_log.current_call = call
         with DisableTorchFunction():
             for tensor in tensors_given(value):
                 for part in stored(tensor):
@@ -385,12 +385,12 @@ class LiveStorages:
                 continue
             older[key] = ref
             if (nbytes := storage.nbytes()) != ref.nbytes:
-                self.log.change(ref.number, nbytes - ref.nbytes)
+                self.memory_log.change(ref.number, nbytes - ref.nbytes)
                 ref.nbytes = nbytes
 
     def label(self, named: Named, category: str) -> None:
         """Set the category and the names of the storages of these tensors; skip storages that have a category already."""
-        storages = self.log.storages
+        storages = self.memory_log.storages
         for name, tensor in named:
             for ref in self._refs_of([tensor]):
                 if ref.number not in storages.categories:
@@ -405,7 +405,7 @@ class LiveStorages:
         for ref in kept:
             self._refs.pop(ref.key, None)
         if existed:
-            self.log.move_to_beginning({ref.number for ref in existed})
+            self.memory_log.move_to_beginning({ref.number for ref in existed})
 
     def _refs_of(self, tensors: Iterable[torch.Tensor]) -> list[_StorageRef]:
         """Return references to the storages of these tensors; skip storages that are not tracked or not alive."""
@@ -419,11 +419,11 @@ class LiveStorages:
 
     def add_held(self, named: Named, category: str) -> None:
         """Track and label tensors that were alive when the run began but are found only now; skip storages that are tracked already."""
-        named, first = [*named], len(self.log.storages)
+        named, first = [*named], len(self.memory_log.storages)
         self.add_all([tensor for _, tensor in named])
         self.label(named, category)
-        if self.log.current_call >= 0:
-            self.log.move_to_beginning(range(first, len(self.log.storages)))
+        if self.memory_log.current_call >= 0:
+            self.memory_log.move_to_beginning(range(first, len(self.memory_log.storages)))
 
     def add_given(
         self, tensors: Iterable[torch.Tensor], category: str = "inputs", device: torch.device | None = None
@@ -442,11 +442,11 @@ class LiveStorages:
                     continue
                 if not self._counts_meta and storage.device.type == "meta":
                     continue
-                number = len(self.log.storages)
+                number = len(self.memory_log.storages)
                 self.add_new(storage, 0 if is_zerotensor(part) else storage.nbytes(), spec_of(part))
-                self.log.set_not_made(number, "params" if isinstance(tensor, torch.nn.Parameter) else category)
+                self.memory_log.set_not_made(number, "params" if isinstance(tensor, torch.nn.Parameter) else category)
                 if storage.resizable() and self._was_there(part):
-                    self.log.set_met(number, storage.nbytes())
+                    self.memory_log.set_met(number, storage.nbytes())
 
     def has_all(self, values: Iterable[Any]) -> bool:
         """Return whether all values are numbers, or plain tensors whose storages are tracked."""
@@ -469,9 +469,9 @@ class LiveStorages:
         """Return the number of the call that made a tensor's storage; ``NO_CALL`` if no call made it, or it is not tracked."""
         storage = _storage_of(tensor)
         number = None if storage is None else self._number_of(storage)
-        return NO_CALL if number is None else self.log.storages.calls[number]
+        return NO_CALL if number is None else self.memory_log.storages.calls[number]
 
-    def was_made(self, tensor: torch.Tensor) -> bool:
+    def was_made_by_call(self, tensor: torch.Tensor) -> bool:
         """Return whether a call of the run made a tensor's storage."""
         return self.maker_of(tensor) >= 0
 
@@ -484,14 +484,14 @@ class LiveStorages:
     def leave_out_placeholders(self) -> None:
         """Rewrite the log without placeholders."""
         if self._placeholders:
-            self.log.leave_out(self._placeholders)
+            self.memory_log.leave_out(self._placeholders)
 
     def hold_written(self, calls: Sequence[Call]) -> None:
         """Treat live storages that autograd wrote to but did not make as gradients that existed from the beginning.
 
         Such storages are DistributedDataParallel's buckets, which C++ holds, and gradients of inputs, to which autograd adds.
         """
-        storages, written = self.log.storages, set[int]()
+        storages, written = self.memory_log.storages, set[int]()
         for ref in self._refs.values():
             maker = storages.calls[ref.number]
             # The last tensors that a control flow operator makes belong to no call: their call number is len(calls) or more.
@@ -499,12 +499,12 @@ class LiveStorages:
                 storages.categories.setdefault(ref.number, "gradients")
                 written.add(ref.number)
         if written:
-            self.log.move_to_beginning(written)
+            self.memory_log.move_to_beginning(written)
 
     def begin(self) -> MemoryMark:
         """Begin to measure a call; pass the result to :meth:`end`."""
         self._read_sizes()
-        return self.log.begin()
+        return self.memory_log.begin()
 
     def end(self, mark: MemoryMark, arguments: Any = ()) -> tuple[int, tuple[tuple[Spec, int], ...]]:
         """Return the bytes that a call leaves behind and, if more bytes were alive during the call, the storages at that peak.
@@ -512,28 +512,28 @@ class LiveStorages:
         Each storage is a spec and its change in bytes since the call began. Storages of ``arguments`` are excluded: they may have
         been first seen during the call, but the call did not make them.
         """
-        bytes_left, net_bytes = self.log.end(mark)
+        bytes_left, net_bytes = self.memory_log.end(mark)
         if not net_bytes:
             return bytes_left, ()
         for ref in self._refs_of(tensors_given(arguments)):
             net_bytes.pop(ref.number, None)
-        specs = self.log.storages.specs
+        specs = self.memory_log.storages.specs
         return bytes_left, tuple((specs[number], nbytes) for number, nbytes in net_bytes.items() if nbytes)
 
     def add_transients(self, transients: Iterable[tuple[Spec, int]]) -> None:
         """Add the current call's transients, each with its bytes, to the log; skip them if they make no new peak."""
         self._read_sizes()
-        if self.log.live + sum([nbytes for _, nbytes in transients if nbytes > 0]) <= self.log.peak:
+        if self.memory_log.live + sum([nbytes for _, nbytes in transients if nbytes > 0]) <= self.memory_log.peak:
             return
         if self._replaceable is not None:
             self._remove_dropped(self._replaceable)
-        self.log.add_transients(transients)
+        self.memory_log.add_transients(transients)
 
     def history(self, calls: Sequence[Call]) -> History:
         """Return the history so far; ``calls`` are the calls by number."""
         self._handed_out |= self._handed_out_before  # read the sizes of all of them
         self._read_sizes()
-        return self.log.history(calls)
+        return self.memory_log.history(calls)
 
 
 def _storage_of(tensor: torch.Tensor) -> Any:

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from .accelerator import accelerator_of
-from .event_stopwatch import Lapse, LapseStopwatch, Mark, clock_of
+from .event_stopwatch import Lapse, LapseStopwatch, Mark, stopwatch_maker
 from .full_queue import FullQueue
 from .stopwatch import Stopwatch
 
@@ -61,10 +61,10 @@ class Work:
     seconds: float = nan
 
 
-def observed_clock_of(device: torch.device) -> Callable[[], Stopwatch]:
+def observed_stopwatch_maker(device: torch.device) -> Callable[[], Stopwatch]:
     """Return a function that makes stopwatches for the work of a device in observed code. All these stopwatches share one queue."""
     queue = FullQueue.of(accelerator_of(device))
-    return clock_of(device) if queue is None else lambda: QueueStopwatch(queue)
+    return stopwatch_maker(device) if queue is None else lambda: QueueStopwatch(queue)
 
 
 class QueueStopwatch(LapseStopwatch):
@@ -164,7 +164,7 @@ class QueueStopwatch(LapseStopwatch):
             work.waited = is_long and self._was_long.get(kind, False)
             self._was_long[kind] = is_long
         if work.waited:
-            self.own += held  # the host waited during the hold, too
+            self.overhead += held  # the host waited during the hold, too
         elif work.start.query():  # otherwise the device was busy with earlier work, and did not wait for the host
             work.excess = max(seconds - held, 0.0)
         work.host = super().now()

@@ -33,13 +33,13 @@ LONG = 50e-6
 
 
 class Stopwatch:
-    """A thread's clock that stands still while the observer works; ``own`` is the seconds for which it has stood still.
+    """A thread's clock that stands still while the observer works; ``overhead`` is the seconds for which it has stood still.
 
     ``costs`` has the overheads of a call right after another call. ``cold`` has the overheads of a call after other work, when the
     cache is cold. Each handler of the observer stops the clock first, starts it last, and runs model code by :meth:`run`.
     """
 
-    __slots__ = ("_overhead_due", "_started_at", "_stopped_at", "cold", "costs", "own")
+    __slots__ = ("_overhead_due", "_started_at", "_stopped_at", "cold", "costs", "overhead")
     runs = True
     busy: float | None = None
     """The seconds for which an accelerator was busy; None for a clock that does not measure them."""
@@ -51,7 +51,7 @@ class Stopwatch:
         self._stopped_at: float | None = None
         # The seconds of overhead that are still to be deducted: see stop.
         self._overhead_due = 0.0
-        self.own = 0.0
+        self.overhead = 0.0
 
     def stop(self, kind: int | None = None) -> bool:
         """Stop the clock, and exclude the overhead inside torch of a call of this kind; return False if the clock was stopped already.
@@ -72,19 +72,19 @@ class Stopwatch:
         """Start the clock again. ``work`` is the function that runs until the clock stops; clocks that time a device's work need it."""
         if self._stopped_at is not None:
             self._started_at = time.perf_counter()
-            self.own += self._started_at - self._stopped_at
+            self.overhead += self._started_at - self._stopped_at
             self._stopped_at = None
 
     def now(self) -> float:
         """Return the time on the clock, in seconds."""
-        return (time.perf_counter() if self._stopped_at is None else self._stopped_at) - self.own
+        return (time.perf_counter() if self._stopped_at is None else self._stopped_at) - self.overhead
 
     def lap(self) -> float:
         """Return the time on the clock, in seconds, and exclude the time that this method takes. The clock must be running."""
         called_at = time.perf_counter()
-        now = called_at - self.own
+        now = called_at - self.overhead
         self._started_at = time.perf_counter()
-        self.own += self._started_at - called_at
+        self.overhead += self._started_at - called_at
         return now
 
     def run(self, func: Callable[..., Any], args: Any, kwargs: Any, work: Any = None) -> Any:
@@ -100,7 +100,7 @@ class Stopwatch:
         stopped_at: Any = self._stopped_at
         # go() inlined, since this runs for each repeated call of a profile.
         self._stopped_at, self._started_at = None, (started_at := time.perf_counter())
-        self.own += started_at - stopped_at
+        self.overhead += started_at - stopped_at
         try:
             out = func(*args, **kwargs)
         finally:

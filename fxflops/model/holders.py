@@ -162,7 +162,7 @@ class Holders:
             if all(id(t) in replaceable and id(t) in self._links for t in group):
                 self._groups.append((group, [use_counts(t) for t in group]))
 
-    def let_go(self) -> Iterator[list[torch.Tensor]]:
+    def dropped(self) -> Iterator[list[torch.Tensor]]:
         """Yield, once for each storage, the tensors of storages that nothing references any more."""
         holding = [*map(operator.is_, map(dict.get, self._dicts, self._names), self._values)]
         holding += [link.holds() for link in self._other_links]

@@ -82,7 +82,7 @@ def made_optimizer(optimizer: OptimizerLike, parameters: Sequence[torch.Tensor])
 class Storages(Protocol):
     """The live storages of a run."""
 
-    def was_made(self, tensor: torch.Tensor) -> bool:
+    def was_made_by_call(self, tensor: torch.Tensor) -> bool:
         """Return whether a call of the run created the storage of a tensor."""
 
     def share(self, tensor: torch.Tensor, stand_in: torch.Tensor) -> None:
@@ -160,7 +160,7 @@ class StandIns:
         kind = type(value)
         if issubclass(kind, torch.Tensor):
             if id(value) not in self._stand_ins:
-                self._stand_ins[id(value)] = value, value if self._live.was_made(value) else self._copy(value)
+                self._stand_ins[id(value)] = value, value if self._live.was_made_by_call(value) else self._copy(value)
                 self._live.share(*self._stand_ins[id(value)])
             return self._stand_ins[id(value)][1]
         if issubclass(kind, tuple):

@@ -14,10 +14,17 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ..meters.code_lines import by_time, lines_sampled
-from ..meters.event_stopwatch import EventStopwatch, captured_calls, clock_of, seconds_of, with_seconds
+from ..meters.event_stopwatch import (
+    EventStopwatch,
+    captured_calls,
+    seconds_of,
+    stopwatch_maker,
+    with_seconds,
+    without_seconds,
+)
 from ..meters.history import LiveTensor
 from ..meters.live_storages import LiveStorages
-from ..meters.queue_stopwatch import observed_clock_of
+from ..meters.queue_stopwatch import observed_stopwatch_maker
 from ..meters.stopwatch import StoppedStopwatch, Stopwatch
 from ..meters.timing import Usage
 from ..model.inventory import Inventory
@@ -144,14 +151,14 @@ class Block:
         is_on_fake = in_fake_mode() or (parameter is not None and is_fake(type(parameter)))
         self._storages = storages = LiveStorages(
             spec=world.spec_of_tensor,
-            stand_in_of=world.stand_in_of,
+            take_stand_in=world.take_stand_in,
             notes_placeholders=not is_on_fake,  # for fake tensors, all storages are on meta
         )
         self._optimizer_memory = OptimizerMemory(model, storages, optimizers, met_optimizers)
         paths = ByIdentity((m, path) for m, path in inventory.paths.items() if not isinstance(m, Models))
         self._observer: Observer | ModuleTimes
         if detail == OPERATIONS:
-            instruments = Instruments(world, storages, AutogradOwners(), listener=self._optimizer_memory)
+            instruments = Instruments(world, storages, AutogradOwners(), change_listener=self._optimizer_memory)
             self._observer = self._new_observer(paths, registry, instruments)
         else:
             self._observer = self._new_module_times(paths, optimizers)
@@ -172,7 +179,7 @@ class Block:
     def _new_observer(
         self, paths: Mapping[nn.Module, str], registry: FormulaRegistry, instruments: Instruments
     ) -> Observer:
-        observer = Observer(paths, registry, instruments, new_stopwatch=self._stopwatch_by(observed_clock_of))
+        observer = Observer(paths, registry, instruments, new_stopwatch=self._stopwatch_by(observed_stopwatch_maker))
         # The costs are subtracted from times of the host's clock, which an EventStopwatch does not read.
         if self._is_timed and not isinstance(observer.stopwatch, EventStopwatch):
             observer.stopwatch.costs, observer.stopwatch.cold = measured_entry_costs(registry)  # runs about 50 calls
@@ -181,7 +188,7 @@ class Block:
     def _new_module_times(self, paths: Mapping[nn.Module, str], optimizers: Iterable[Optimizer]) -> ModuleTimes:
         model_ids = {*map(id, single_models(self._model))}
         observed = ByIdentity((m, path) for m, path in paths.items() if self._detail == MODULES or id(m) in model_ids)
-        return ModuleTimes(observed, optimizers, self._stopwatch_by(clock_of))
+        return ModuleTimes(observed, optimizers, self._stopwatch_by(stopwatch_maker))
 
     def _stopwatch_by(self, stopwatch_of: Callable[[torch.device], Callable[[], Stopwatch]]) -> Callable[[], Stopwatch]:
         return stopwatch_of(self.device) if self._is_timed else StoppedStopwatch
@@ -260,7 +267,7 @@ class Block:
         self._optimizer_memory.label_gradients()
         storages.label(self._optimizer_memory.states(), "optimizer")
         storages.hold_written(observer.calls)
-        storages.log.move_met_to_beginning()
+        storages.memory_log.move_met_to_beginning()
         self._find_device()
         until = f" until it raised {raised}" if raised else ""
         if self._detail == OPERATIONS:
@@ -278,13 +285,14 @@ class Block:
         captured = captured_calls(observer.calls) if is_timed else 0
         facts = self._facts()  # before the work below, which is not part of the block
         calls = observer.calls_with_shares if isinstance(observer, Observer) else observer.calls
-        inventory = Inventory(self._model)
+        inventory = Inventory(self._model)  # anew: the block may have changed the model
         modules, params = inventory.contents
+        seconds_as_shown = with_seconds if is_timed else without_seconds
         return Run(
             model=name,
             inputs=inputs_of(observer.scopes),
-            calls=with_seconds(calls, is_timed),
-            scopes=with_seconds(observer.scopes, is_timed),
+            calls=seconds_as_shown(calls),
+            scopes=seconds_as_shown(observer.scopes),
             modules=modules,
             params=params,
             aliases=inventory.aliases,
@@ -306,7 +314,7 @@ class Block:
             return facts
         clock = self._observer.stopwatch
         return facts._replace(
-            instrument_seconds=clock.own,
+            instrument_seconds=clock.overhead,
             device_seconds=clock.busy,
             interrupted=Usage.now().since(self._usage_before).interrupted,
         )

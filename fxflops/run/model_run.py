@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from ..errors import FxflopsError, InputError, RunError
 from ..meters.accelerator import accelerator_of
-from ..meters.event_stopwatch import with_seconds
+from ..meters.event_stopwatch import without_seconds
 from ..meters.live_storages import LiveStorages, Named
 from ..meters.stopwatch import StoppedStopwatch, Stopwatch
 from ..model.hidden import hidden_from_modes
@@ -73,7 +73,7 @@ def observer_of(
     registry: FormulaRegistry,
     world: World | None = None,
     *,
-    recorder: GraphListener | None = None,
+    graph_listener: GraphListener | None = None,
     cap: int | None = None,
     observe_dispatch: bool = True,
     must_read_masks: bool = False,
@@ -90,7 +90,7 @@ def observer_of(
         cap=cap,
         spec=world.spec_of_tensor,
         was_there=subject.snapshot.was_there,
-        stand_in_of=world.stand_in_of,
+        take_stand_in=world.take_stand_in,
         # The storages of fake tensors are on meta, whatever their device.
         counts_meta=world.is_meta or subject.device.type == "meta" or _is_on_fake(subject),
         counts_random_states=is_for_cpu,
@@ -98,7 +98,11 @@ def observer_of(
     )
     owners = AutogradOwners(keep=storages.add if is_for_cpu else None) if subject.request.backward else Owners()
     instruments = Instruments(
-        world, storages, owners, recorder or GraphListener(), StateSaver(subject, storages, world.is_meta)
+        world,
+        storages,
+        owners,
+        graph_listener=graph_listener or GraphListener(),
+        change_listener=StateSaver(subject, storages, world.is_meta),
     )
     return Observer(
         subject.inventory.paths,
@@ -138,7 +142,7 @@ class StateSaver(ChangeListener):
         self._saves_leaves = subject.request.backward
         # On meta, gradients exist when the optimizer steps after the callable's own backward pass, but not when it steps in a hook.
         self._lacks_gradients = is_on_meta and not subject.request.own_backward
-        self._may_train = _may_train(subject)
+        self._may_run_own_backward = _may_run_own_backward(subject)
         self.before_write = subject.snapshot.before_write  # type: ignore[method-assign]  # without one more Python call per write
 
     def uses_leaf(self, tensor: torch.Tensor) -> None:
@@ -154,11 +158,11 @@ class StateSaver(ChangeListener):
             return
         storages = self._storages
         stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        if (self._may_train or not self._lacks_gradients) and all(map(storages.was_made, stepped)):
+        if (self._may_run_own_backward or not self._lacks_gradients) and all(map(storages.was_made_by_call, stepped)):
             # The forward created these parameters for an inner loop: saving them is unnecessary, and would keep their memory.
             return
         # Without gradients, code that checks loss.requires_grad skips its backward pass, and raises nothing.
-        if self._may_train:
+        if self._may_run_own_backward:
             raise OwnBackwardError
         if self._lacks_gradients and not all(parameter.is_meta for parameter in stepped):
             raise InputError(f"{type(optimizer).__name__} steps the model's real parameters inside the run")
@@ -166,7 +170,7 @@ class StateSaver(ChangeListener):
         storages.add_held(states_of(optimizer), "optimizer")
 
 
-def _may_train(subject: Subject) -> bool:
+def _may_run_own_backward(subject: Subject) -> bool:
     """Return whether the model is a callable that may run a backward pass itself, which is not known yet."""
     return isinstance(subject.model, Called) and not subject.request.own_backward
 
@@ -177,7 +181,7 @@ def observe(subject: Subject, observer: Observer) -> Observer:
     with noting_live(storages, observer.calls, subject.named_tensors["params"]):
         out = _forward_and_backward(subject, observer)  # stays alive until the step is over, as in a training loop
     world.check_origin(out)
-    storages.log.move_met_to_beginning()
+    storages.memory_log.move_met_to_beginning()
     if subject.request.backward and any(
         type(module) is nn.parallel.DistributedDataParallel for module in subject.inventory.paths
     ):
@@ -186,7 +190,7 @@ def observe(subject: Subject, observer: Observer) -> Observer:
         _label_gradients(subject, observer)
         if subject.request.optimizer is not None:
             _optimizer_step(subject, subject.request.optimizer, observer)
-    observer.instruments.recorder.returned(out)
+    observer.instruments.graph_listener.returned(out)
     return observer
 
 
@@ -199,13 +203,15 @@ def _label_gradients(subject: Subject, observer: Observer) -> None:
 def observed_run(
     subject: Subject,
     registry: FormulaRegistry,
-    recorder: GraphRecorder | None = None,
+    graph_listener: GraphRecorder | None = None,
     *,
     cap: int | None = None,
     new_stopwatch: Callable[[], Stopwatch] = Stopwatch,
 ) -> Observer:
     """Observe a run of the model on its real tensors. Raises InputError if the live tensors exceed ``cap`` bytes."""
-    return observe(subject, observer_of(subject, registry, recorder=recorder, cap=cap, new_stopwatch=new_stopwatch))
+    return observe(
+        subject, observer_of(subject, registry, graph_listener=graph_listener, cap=cap, new_stopwatch=new_stopwatch)
+    )
 
 
 @hidden_from_modes
@@ -227,8 +233,8 @@ def finished_run(
     run = Run(
         model=class_name(subject.model),
         inputs=" ".join(map(repr, specs_in(spec_of((subject.args, subject.kwargs))))),
-        calls=with_seconds(observer.calls_with_shares, False),
-        scopes=with_seconds(observer.scopes, False),
+        calls=without_seconds(observer.calls_with_shares),
+        scopes=without_seconds(observer.scopes),
         modules=modules,
         params=params,
         aliases=subject.inventory.aliases,
@@ -392,7 +398,7 @@ def _optimizer_step(subject: Subject, requested: OptimizerLike, observer: Observ
     """
     storages, world = observer.instruments.storages, observer.instruments.world
     optimizer_name = getattr(requested, "__name__", type(requested).__name__)
-    observer.instruments.listener.saves_steps = False  # this optimizer has already been saved
+    observer.instruments.change_listener.saves_steps = False  # this optimizer has already been saved
     parameters = parameters_of(subject.model)
     pairs = [(tensor, world.of(tensor)) for tensor in subject.state]
     model_state = [stand_in for _, stand_in in pairs]
@@ -404,7 +410,7 @@ def _optimizer_step(subject: Subject, requested: OptimizerLike, observer: Observ
             stepped = [world.of(parameter) for parameter in parameters]
             optimizer = made_optimizer(requested, stepped)
             states = states_of(optimizer, model_state)
-            if not any(state.ndim and not storages.was_made(state) for _, state in states):
+            if not any(state.ndim and not storages.was_made_by_call(state) for _, state in states):
                 # The step may change them through references that we do not search.
                 subject.snapshot.before_write(parameters)
                 with gradients_kept(stepped), WithoutKernels():
@@ -471,7 +477,7 @@ def _forward_and_backward(subject: Subject, observer: Observer) -> Any:
         with uncompiled(), unoptimized(False), observer:
             with subject.autocast_region():
                 out = run_to_end(subject.model(*args, **kwargs))
-            if _may_train(subject) and _ran_own_backward(observer, out, subject):
+            if _may_run_own_backward(subject) and _ran_own_backward(observer, out, subject):
                 raise OwnBackwardError
             if subject.request.adds_backward:
                 observer.backward(out, backward_from)
@@ -479,7 +485,7 @@ def _forward_and_backward(subject: Subject, observer: Observer) -> Any:
     except (FxflopsError, OwnBackwardError):
         raise
     except Exception as error:
-        if _may_train(subject) and re.search(OWN_BACKWARD, str(error)):
+        if _may_run_own_backward(subject) and re.search(OWN_BACKWARD, str(error)):
             raise OwnBackwardError from error
         whole_call = type(subject.model).__name__, "", (spec_of(args), spec_of(kwargs))
         op, path, (args_specs, kwargs_specs) = observer.failed or whole_call

@@ -17,7 +17,7 @@ from ..meters.event_stopwatch import captured_calls, with_seconds
 from ..meters.kernels import KernelMeter
 from ..meters.meter import MemoryMeter
 from ..meters.nodes import Kernel
-from ..meters.queue_stopwatch import observed_clock_of
+from ..meters.queue_stopwatch import observed_stopwatch_maker
 from ..model.modules import Called, state_tensors
 from ..ops import FormulaRegistry
 from ..records import FORWARD, PARTS, Call, Spec, specs_in, typed
@@ -35,7 +35,7 @@ from .graph_run import CallCollector, Times, expected, run_graph, time_nodes
 from .model_run import finished_run, loaded_weights, observed_run, observer_of, run_model, unoptimized
 from .out_of_memory import noting_live
 from .outcome import Compiled, Run
-from .per_node import Spans, node_of, with_nodes
+from .per_node import NodeBytes, node_of, with_nodes
 from .progress import Progress
 from .subject import Subject
 from .uncompiled import once_loaded, uncompiled
@@ -54,7 +54,7 @@ class GraphRun(NamedTuple):
     """An observed run of a graph: the calls of each node, the bytes of each node in forward and backward, and whether the backward ran."""
 
     calls_by_node: Mapping[str, list[Call]]
-    bytes_of: tuple[Spans, Spans]
+    node_bytes: NodeBytes
     ran_backward: bool
 
 
@@ -133,16 +133,16 @@ def traced_graph(subject: Subject, registry: FormulaRegistry, tracer: str, why: 
 
 def _recorded(subject: Subject, registry: FormulaRegistry, why: str) -> TracedGraph:
     recorder = GraphRecorder(subject.model, subject.rewound_inputs_by_name())
-    observer = observed_run(subject, registry, recorder, new_stopwatch=observed_clock_of(subject.device))
+    observer = observed_run(subject, registry, recorder, new_stopwatch=observed_stopwatch_maker(subject.device))
     if loaded_weights(subject, observer):
         observer.release()
         return without_graph(subject, registry, "a recorded graph would keep the weights that the model's calls load")
-    return TracedGraph(recorder.graph(), "recorded", why, ModelRun(observer, recorder.calls_of))
+    return TracedGraph(recorder.graph(), "recorded", why, ModelRun(observer, recorder.call_ranges))
 
 
 def without_graph(subject: Subject, registry: FormulaRegistry, why: str) -> TracedGraph:
     """Observe a run of the model; return the run with an empty graph. Raises RunError if the model itself raises."""
-    observer = observed_run(subject, registry, new_stopwatch=observed_clock_of(subject.device))
+    observer = observed_run(subject, registry, new_stopwatch=observed_stopwatch_maker(subject.device))
     return TracedGraph(fx.GraphModule({}, fx.Graph()), "no", why, ModelRun(observer, {}))
 
 
@@ -214,10 +214,10 @@ def measure(
         # A run on meta uses kernels that no device uses (plain products for attention). run_model() predicts a device's kernels.
         predicted = run_model(subject, registry, lessons=Lessons())
         memory, environment = replace(predicted.memory, source=memory.source), predicted.environment
-    bytes_of, accelerator = graph_run.bytes_of, accelerator_of(subject.device)
+    node_bytes, accelerator = graph_run.node_bytes, accelerator_of(subject.device)
     if accelerator is not None and accelerator.has_statistics:
         tick()
-        bytes_of, peak = _allocated(accelerator, subject, graph, graph_run.ran_backward)
+        node_bytes, peak = _allocated(accelerator, subject, graph, graph_run.ran_backward)
         memory = replace(memory, peak=peak, source="allocator")
     times, compiled = Times(), None
     if subject.device.type != "meta" and repeats != 0:
@@ -230,7 +230,9 @@ def measure(
             with_kernels=with_kernels,
         )
     kernels_of = _kernels(subject, graph) if with_kernels else {}
-    nodes = tuple(node_of(n, call_ranges.get(n.name, range(0)), times, bytes_of, kernels_of) for n in graph.graph.nodes)
+    nodes = tuple(
+        node_of(n, call_ranges.get(n.name, range(0)), times, node_bytes, kernels_of) for n in graph.graph.nodes
+    )
     return replace(
         run,
         calls=with_nodes(observed, nodes, owner_of) if nodes else observed,
@@ -329,7 +331,7 @@ def _graph_on_meta(subject: Subject, graph: fx.GraphModule, registry: FormulaReg
         observer.release()
     if mirror.needs_values or mirror.unknown_origin:
         return None
-    return GraphRun(collector.calls_of, (memory.bytes, {}), ran_backward=False)
+    return GraphRun(collector.calls_of, NodeBytes(memory.bytes, {}), ran_backward=False)
 
 
 def _watched_graph(subject: Subject, graph: fx.GraphModule, registry: FormulaRegistry, with_backward: bool) -> GraphRun:
@@ -352,7 +354,7 @@ def _watched_graph(subject: Subject, graph: fx.GraphModule, registry: FormulaReg
             raise
         return _watched_graph(subject, graph, registry, False)
     observer.release()
-    return GraphRun(collector.calls_of, (memory.bytes, backward_memory.bytes), with_backward)
+    return GraphRun(collector.calls_of, NodeBytes(memory.bytes, backward_memory.bytes), with_backward)
 
 
 def _matched(subject: Subject, registry: FormulaRegistry, graph_run: GraphRun, compares_facts: bool) -> ModelRun:
@@ -363,7 +365,7 @@ def _matched(subject: Subject, registry: FormulaRegistry, graph_run: GraphRun, c
     ``compares_facts``, since some facts are unknown on meta. Raises TraceError if the graph makes calls that the model does not make,
     or makes the model's calls in another order.
     """
-    observer = observed_run(subject, registry, new_stopwatch=observed_clock_of(subject.device))
+    observer = observed_run(subject, registry, new_stopwatch=observed_stopwatch_maker(subject.device))
     own_calls = [_comparable(call, compares_facts) for call in observer.calls if call.phase in PARTS[FORWARD]]
     call_ranges: dict[str, range] = {}
     end = 0
@@ -432,7 +434,7 @@ def _kernels(subject: Subject, graph: fx.GraphModule) -> dict[str, tuple[Kernel,
 
 def _allocated(
     accelerator: Accelerator, subject: Subject, graph: fx.GraphModule, with_backward: bool
-) -> tuple[tuple[Spans, Spans], int]:
+) -> tuple[NodeBytes, int]:
     """Return the bytes of each node in forward and backward, and the peak of the model itself, all from the allocator."""
     call = subject.rewound_call()
     accelerator.reset_peak()
@@ -445,4 +447,4 @@ def _allocated(
     meter, backward_meter = MemoryMeter(accelerator), MemoryMeter(accelerator)
     inputs = subject.rewound_inputs_by_name()
     run_graph(graph, inputs, meter, backward_meter=backward_meter if with_backward else None)
-    return (meter.bytes, backward_meter.bytes), peak
+    return NodeBytes(meter.bytes, backward_meter.bytes), peak

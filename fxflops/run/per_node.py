@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from torch import fx
 
@@ -17,13 +18,20 @@ Spans = Mapping[str, tuple[int, int, int]]
 """For each node name, the bytes before the node, after the node and at the node's peak."""
 
 
+class NodeBytes(NamedTuple):
+    """The bytes around each node of a graph, in the forward and in the backward pass."""
+
+    forward: Spans
+    backward: Spans
+
+
 def node_of(
-    node: fx.Node, calls: range, times: Times, bytes_of: tuple[Spans, Spans], kernels: Mapping[str, tuple[Kernel, ...]]
+    node: fx.Node, calls: range, times: Times, node_bytes: NodeBytes, kernels: Mapping[str, tuple[Kernel, ...]]
 ) -> Node:
     """Return the record of a graph node, with all measurements of the node."""
     path, cls = stack_of(node)
-    before, after, peak = bytes_of[0][node.name]
-    _, backward_after, backward_peak = bytes_of[1].get(node.name, (None, None, None))
+    before, after, peak = node_bytes.forward[node.name]
+    _, backward_after, backward_peak = node_bytes.backward.get(node.name, (None, None, None))
     return Node(
         name=node.name,
         opcode=node.op,

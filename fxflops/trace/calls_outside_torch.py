@@ -91,4 +91,4 @@ class CallsOutsideTorch(ThreadPart):
             self._recording.record(self._registry.find(function), function, call_specs, self._stopwatch.now() - start)
             self._recording.own_nodes_behind(value)
             if node_args is not None:
-                self._recorder.function(function, node_args, value, self._stack.keys())
+                self._graph_listener.function(function, node_args, value, self._stack.keys())

@@ -55,8 +55,7 @@ class FunctionCalls(ThreadPart):
         runner: CallRunner,
     ) -> None:
         super().__init__(shared, state)
-        self.bodies = shared.bodies
-        self.stopwatch = state.stopwatch
+        self.bodies, self.stopwatch = shared.bodies, state.stopwatch  # the function mode reads these
         self._recording = recording
         self._learning = learning
         self._library = library
@@ -121,7 +120,9 @@ class FunctionCalls(ThreadPart):
         else:  # the result differs from the first call's
             self._recording.track(out)
             call_specs = spec_of(args), spec_of(kwargs), spec_of(out)
-            self._log.call(self._registry.find(func), target, call_specs, path, seconds or 0.0, origin=origin_of(func))
+            self._call_log.call(
+                self._registry.find(func), target, call_specs, path, seconds or 0.0, origin=origin_of(func)
+            )
             self._recording.own_nodes_behind((out, args))
         return out
 
@@ -243,7 +244,7 @@ class FunctionCalls(ThreadPart):
         elif in_parts and self._calls:
             self._recording.own_nodes_behind((out, args))
         if node_args is not None:
-            self._recorder.function(target, node_args, out, self._stack.keys())
+            self._graph_listener.function(target, node_args, out, self._stack.keys())
         return out
 
     def _run_by_operators(
@@ -262,7 +263,7 @@ class FunctionCalls(ThreadPart):
             return out
         call_specs = specs, kwspecs, spec_of(out)
         if computes(func, *call_specs):
-            self._log.call(None, func, call_specs, self._state.innermost_path(), 0.0, origin=origin_of(func))
+            self._call_log.call(None, func, call_specs, self._state.innermost_path(), 0.0, origin=origin_of(func))
         return out
 
     def _run_transformed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -296,7 +297,7 @@ class FunctionCalls(ThreadPart):
             out = self._stopwatch.run(func, args, kwargs)
         self._world.returned(func, args, kwargs, out)
         if node_args is not None:
-            self._recorder.plain(func, node_args, out, self._stack.keys())
+            self._graph_listener.plain(func, node_args, out, self._stack.keys())
         return out
 
     def _record_answer(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], answer: Any) -> Any:
@@ -305,7 +306,7 @@ class FunctionCalls(ThreadPart):
             self._registry.find(func) if isinstance(answer, torch.Tensor) and not self._state.inside_leaf() else None
         )
         if formula is not None:
-            self._log.call(
+            self._call_log.call(
                 formula, func, (spec_of(args), spec_of(kwargs), spec_of(answer)), self._state.innermost_path(), 0.0
             )
         return answer
@@ -314,7 +315,7 @@ class FunctionCalls(ThreadPart):
         """Watch a storage that the model asks for, since the model may resize it. If FSDP gathers a parameter in it, label it as gathered."""
         with DisableTorchFunction(), self._lock:
             self._storages.may_resize(tensor)
-            if is_gathering() and (self._storages.was_made(tensor) or not tensor.untyped_storage().nbytes()):
+            if is_gathering() and (self._storages.was_made_by_call(tensor) or not tensor.untyped_storage().nbytes()):
                 self._storages.label(
                     [(self._shared.collectives.cause() or self._state.innermost_path(), tensor)], "gathered"
                 )

@@ -82,7 +82,7 @@ class GraphListener:
 class GraphRecorder(GraphListener):
     """Adds a node for each call when it is made; :meth:`graph` returns the graph.
 
-    ``calls_of`` maps a node's name to the range of the node's calls. The range is empty
+    ``call_ranges`` maps a node's name to the range of the node's calls. The range is empty
     for a node that the graph needs although the model made no such call. Tensors are identified by ``id`` and a weak reference, so
     that recording does not keep tensors alive.
     """
@@ -91,7 +91,7 @@ class GraphRecorder(GraphListener):
 
     def __init__(self, model: nn.Module, inputs: Mapping[str, Any]) -> None:
         self._calls: Sequence[Call] = ()
-        self.calls_of: dict[str, range] = {}
+        self.call_ranges: dict[str, range] = {}
         self._calls_assigned = 0
         self._model = model
         self._graph = fx.Graph()
@@ -180,7 +180,7 @@ class GraphRecorder(GraphListener):
         with DisableTorchFunction():
             self._follow_modes(returned=target == "view_as" and args[0] is args[1])
             node = self._graph.create_node(opcode, target, args, kwargs)
-            self.calls_of[node.name] = range(self._calls_assigned, len(self._calls))
+            self.call_ranges[node.name] = range(self._calls_assigned, len(self._calls))
             self._calls_assigned = len(self._calls)
             if stack:
                 node.meta["nn_module_stack"] = stack

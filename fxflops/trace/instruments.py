@@ -18,15 +18,15 @@ class Instruments:
     world: where the tensors are, and how calls get their results.
     storages: tracks the memory of every tensor that a call returns.
     owners: assigns each call of the backward pass to the module whose gradient the call computes.
-    recorder: writes a graph of all calls.
-    listener: is notified before the run changes tensors or optimizers.
+    graph_listener: writes a graph of all calls.
+    change_listener: is notified before the run changes tensors or optimizers.
     """
 
     world: World = field(default_factory=World)
     storages: LiveStorages = field(default_factory=LiveStorages)
     owners: Owners = field(default_factory=Owners)
-    recorder: GraphListener = field(default_factory=GraphListener)
-    listener: ChangeListener = field(default_factory=ChangeListener)
+    graph_listener: GraphListener = field(default_factory=GraphListener)
+    change_listener: ChangeListener = field(default_factory=ChangeListener)
 
     def release(self) -> None:
         """Break the reference cycles of a finished run. Otherwise, its memory would be kept until garbage collection."""

@@ -84,7 +84,7 @@ class LibraryCalls(ThreadPart):
             if backward_pass not in call_numbers:
                 with self._lock, DisableTorchFunction():
                     call_numbers[backward_pass] = len(self._calls)
-                    self._log.call(formula, func.backward, backward_specs, self._state.innermost_path(), 0.0)
+                    self._call_log.call(formula, func.backward, backward_specs, self._state.innermost_path(), 0.0)
             states_before.append((self._state.in_call, self._state.in_library_backward, self._stopwatch.now()))
             self._state.in_call = self._state.in_library_backward = True
 

@@ -237,7 +237,7 @@ class MetaMirror:
             return None
         return base, self.of(base)
 
-    def let_go(self, tensor: torch.Tensor) -> torch.Tensor | None:
+    def take_stand_in(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Forget a tensor that the model has replaced; return the tensor's meta tensor, or None if it has no meta tensor."""
         pair = self._pairs.pop(id(tensor), None)
         return None if pair is None else pair[1]

@@ -98,7 +98,7 @@ class MetaWorld(World):
     """The world of ``mirror``'s meta tensors, which report ``device`` as their device. ``lessons`` has the memos; None for no memo.
 
     ``observe_dispatch``: the observer's dispatch mode stays on, so functions must not be skipped.
-    ``of``, ``stand_in_of``, ``check_origin``, ``form`` and ``forms_of_own`` are the mirror's own methods.
+    ``of``, ``take_stand_in``, ``check_origin``, ``form`` and ``forms_of_own`` are the mirror's own methods.
     """
 
     unrecorded = frozenset(QUERIES)
@@ -130,7 +130,7 @@ class MetaWorld(World):
         self._dtype = get_default_dtype()
         # Use the mirror's methods as this object's own: methods that only call them would double the cost of each call.
         self.of = mirror.of  # type: ignore[method-assign]
-        self.stand_in_of = mirror.let_go  # type: ignore[method-assign]
+        self.take_stand_in = mirror.take_stand_in  # type: ignore[method-assign]
         self.check_origin = mirror.check_origin  # type: ignore[method-assign]
         self.spec_of_tensor = mirror.spec
         self.form = mirror.form  # type: ignore[method-assign]
@@ -311,7 +311,9 @@ class MetaWorld(World):
         forms = () if strides is None else (self._mirror.form_of(out, strides, out.dtype, META),)
         returns = NEW if forms else FIRST_ARGUMENT  # the rule of an in-place function gives no strides
         result_key = forms[0].without_strides if forms else FIRST_ARGUMENT
-        operation = self._log.shared((without_strides(key), result_key), (op, target, specs, kwspecs, out, settings))
+        operation = self._call_log.shared(
+            (without_strides(key), result_key), (op, target, specs, kwspecs, out, settings)
+        )
         transients = tuple([(spec, spec.nbytes) for spec in temporaries])
         return self._keep(key, Recipe(operation, returns, transients, forms=forms, argument_forms=argument_forms))
 
@@ -328,7 +330,7 @@ class MetaWorld(World):
         if view is None:
             return None
         fields = op, cls, *argument_specs(key, len(args), kwargs), view.spec, settings
-        operation = self._log.shared((without_strides(key), typed(view.spec)), fields)
+        operation = self._call_log.shared((without_strides(key), typed(view.spec)), fields)
         return self._keep(key, Recipe(operation, VIEWS, forms=(view,), argument_forms=forms_in(key)))
 
     def _keep(self, key: Any, recipe: Recipe) -> Recipe:
@@ -354,9 +356,9 @@ class MetaWorld(World):
             return NotImplemented, None
         result = forms[0].spec if sequence is None else tuple([form.spec for form in forms])
         fields = formula.op, target, *argument_specs(key, len(args), kwargs), result, EMPTY_MAPPING
-        operation = self._log.shared((without_strides(key), typed(result)), fields)
+        operation = self._call_log.shared((without_strides(key), typed(result)), fields)
         self._keep(key, Recipe(operation, VIEWS, forms=forms, sequence=sequence, argument_forms=argument_forms))
-        self._storages.log.current_call = len(self._calls)
+        self._storages.memory_log.current_call = len(self._calls)
         return out, operation
 
     def run_free(
@@ -383,7 +385,7 @@ class MetaWorld(World):
         args, kwargs = self._device_answers.redirect(func, args, kwargs)
         with DisableTorchFunction():
             specs, kwspecs = self.spec(args), self.spec(kwargs)
-            self._storages.log.current_call = len(self._calls)
+            self._storages.memory_log.current_call = len(self._calls)
             try:
                 out = func(*args, **kwargs)
                 view = self._view_of(args, out)
@@ -399,7 +401,7 @@ class MetaWorld(World):
                 self.returned(func, args, kwargs, out)
             result = self.spec(out) if view is None else view.spec
             fields = formula.op, target, specs, kwspecs, result, EMPTY_MAPPING
-            return out, self._log.shared((without_strides(key), target, typed(result)), fields)
+            return out, self._call_log.shared((without_strides(key), target, typed(result)), fields)
 
     def _run_on_values(
         self, key: Any, formula: Formula, target: Any, func: Any, args: Any, kwargs: Any
@@ -419,9 +421,9 @@ class MetaWorld(World):
             return NotImplemented, None
         self.called_unseen()
         if is_write:
-            self._mirror.before_write(args, self._storages.was_made)
+            self._mirror.before_write(args, self._storages.was_made_by_call)
         args, kwargs = self._device_answers.redirect(func, args, kwargs)
-        self._storages.log.current_call = len(self._calls)
+        self._storages.memory_log.current_call = len(self._calls)
         try:
             out = func(*(self._with_number_as_tensor(args) if func is SET_ITEM else args), **kwargs)
         except Exception:  # the call runs again the usual way, where its error is reported
@@ -434,7 +436,7 @@ class MetaWorld(World):
             self.returned(func, args, kwargs, out)
             result = self.spec(out)
         fields = formula.op, target, specs, kwspecs, result, EMPTY_MAPPING
-        return out, self._log.shared((without_strides(key), target, typed(result)), fields)
+        return out, self._call_log.shared((without_strides(key), target, typed(result)), fields)
 
     def _with_number_as_tensor(self, args: Any) -> Any:
         """Return the arguments of an assignment to elements, with a tensor in place of a number: torch makes this tensor, too."""
@@ -540,7 +542,7 @@ class MetaWorld(World):
             operation = operation._replace(out=with_row(operation.out, (*args, *table)))
         if recipe.needs_stand_ins:
             args, kwargs = self._mirror.replace(args, kwargs, func if module is None else None)
-        self._storages.log.current_call = len(self._calls)
+        self._storages.memory_log.current_call = len(self._calls)
         if recipe.transients:
             self._storages.add_transients(recipe.transients)
         if recipe.returns is NEW:

@@ -70,7 +70,7 @@ class ModuleCalls(ThreadPart):
         ``pre_hook(module, args, kwargs)`` and ``post_hook(module, args, kwargs, out)`` find the parts of the thread that calls them.
         """
         self._pre_hook, self._post_hook = pre_hook, post_hook
-        if self._recorder.writes_graph:
+        if self._graph_listener.writes_graph:
             for observed in self._shared.observed_modules.values():
                 observed.initial = self._settings_but_mode(observed) if self.formula_of(observed) is not None else None
         hooked: list[nn.Module] = []
@@ -206,7 +206,7 @@ class ModuleCalls(ThreadPart):
     def _record_module(self, module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
         innermost = self._stack.open[-1] if self._stack.open else None
         if innermost is not None and innermost.module is module:
-            innermost.let_go()  # turns the modes on again
+            innermost.exit_guards()  # turns the modes on again
             if innermost.lookup is not None and self._leave_by_recipe(innermost, innermost.lookup, module, args, out):
                 return
         open_call, is_leaf, seconds = self._pop(module)
@@ -248,13 +248,15 @@ class ModuleCalls(ThreadPart):
         table = (module.weight,) if formula is not None and formula.op == EMBEDDING else ()
         result = self._world.spec_of_result(formula, (*args, *table), out)
         call_specs = self._world.spec(args), self._world.spec(kwargs) if kwargs else EMPTY_MAPPING, result
-        self._storages.log.current_call = len(self._calls)  # storages freed from now on count as freed by this call
+        self._storages.memory_log.current_call = len(
+            self._calls
+        )  # storages freed from now on count as freed by this call
         self._state.call_operators.clear()
-        operation = self._log.call(formula, type(module), call_specs, open_call.path, seconds, settings)
+        operation = self._call_log.call(formula, type(module), call_specs, open_call.path, seconds, settings)
         self._add_scope(open_call.path, operation, settings.params, bool(module._modules), None)
         self._recording.own_nodes_behind((out, args))
         if open_call.node_args is not None:
-            self._recorder.module(open_call.path, open_call.node_args, out, self._stack.keys(open_call))
+            self._graph_listener.module(open_call.path, open_call.node_args, out, self._stack.keys(open_call))
         lookup = open_call.lookup
         if lookup is not None and lookup.before is not None and formula is not None:
             self._learning.end(lookup.key, formula, type(module), lookup.before, (args, kwargs), out)
@@ -276,7 +278,7 @@ class ModuleCalls(ThreadPart):
         call_specs = world.spec(args), world.spec(kwargs) if kwargs else EMPTY_MAPPING, world.spec(out)
         if world.is_meta:
             return tuple.__new__(Operation, (cls.__name__, cls, *call_specs, settings.by_name))
-        operation = self._log.operation(cls.__name__, cls, call_specs, settings)
+        operation = self._call_log.operation(cls.__name__, cls, call_specs, settings)
         if key is not None:
             world.memo[key] = Recipe(operation, NOTHING)  # type: ignore[index]
         return operation
@@ -362,7 +364,7 @@ class ModuleCalls(ThreadPart):
         # The operation is never None here: forwards are skipped only on meta, where the recipe makes the result.
         assert operation is not None
         # Forwards are skipped only if gradients are off, so there are no autograd nodes to assign, and the phase is the forward.
-        self._log.add(operation, path, None, FORWARD)
+        self._call_log.add(operation, path, None, FORWARD)
         self._shared.scopes.append(tuple.__new__(Scope, (path, operation, settings.params, False, None)))
         if not self._stack.open:
             self._shared.steps.append(Step(path, range(number, number + 1)))

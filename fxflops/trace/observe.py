@@ -30,9 +30,12 @@ the call                                         goes through                   
 is like an earlier one: its key is in the memo   ``_repeat``                       ``add_repeated``: the memo has the operation
 is new, and the world has a rule for its result  ``recipe_by_rule``, ``_repeat``   ``add_repeated``
 is new, without a rule, in a world with a memo   ``_learn``                        ``add_repeated`` if it costs 0; else as below
-depends on more than its tensors' metadata       ``_observe_call``, then           ``log.call``: specs of arguments and result
+depends on more than its tensors' metadata       ``_observe_call``, then           ``call_log.call``: specs of arguments and result
                                                  ``CallRunner.run``
 ===============================================  ================================  ============================================
+
+In a count with a backward pass, only operators are looked up in the memo: while gradients are recorded or the dispatch mode is on,
+:meth:`.Learning.memo_applies` is False for functions and leaves.
 
 Operators and leaves go the same ways through other methods:
 
@@ -104,7 +107,7 @@ class Observer:
         self._shared = shared = SharedState(
             modules,
             registry,
-            Phases(stack, times, instruments.listener, code_that_calls),
+            Phases(stack, times, instruments.change_listener, code_that_calls),
             instruments,
             observe_dispatch=observe_dispatch,
             must_read_masks=must_read_masks,
@@ -133,7 +136,7 @@ class Observer:
 
     def __exit__(self, *exception: Any) -> None:
         for open_call in self._first.state.stack.open:  # calls left open by an interrupt
-            open_call.let_go()
+            open_call.exit_guards()
         self._first.switch_off(*exception)
         self._modules.detach()
         for handle in self._shared.library_hooks:

@@ -57,14 +57,14 @@ class SharedState:
         self.world = world = instruments.world
         self.storages = storages = instruments.storages
         self.owners = instruments.owners
-        self.recorder = instruments.recorder
-        self.listener = listener = instruments.listener
+        self.graph_listener = instruments.graph_listener
+        self.change_listener = change_listener = instruments.change_listener
         self.observe_dispatch = observe_dispatch
         self.must_read_masks = must_read_masks
         self.lock = threading.RLock()
 
-        self.log = CallLog(phases, self.owners)
-        self.calls = self.log.calls
+        self.call_log = CallLog(phases, self.owners)
+        self.calls = self.call_log.calls
         self.scopes: list[Scope] = []
         self.steps: list[Step] = []
         self.path = ""
@@ -79,16 +79,17 @@ class SharedState:
         self.spelling = Spelling()
         self.unwritten = Unwritten()
         self.threads = Threads()
+        # Copies of Python functions whose bodies run under observation: functions that a library copied from torch, and torch's own.
         self.bodies: Bodies = {}
         self.without_guard = cache(without_torch_function_guard)
         self.announce_writes = before_write_hook(
-            listener.before_write if listener.saves_writes else None, storages.was_made
+            change_listener.before_write if change_listener.saves_writes else None, storages.was_made_by_call
         )
         self.library_hooks: list[RemovableHandle] = []
         self._imported = 0
 
-        self.recorder.begin(self.calls)
-        world.begin(self.log, storages)
+        self.graph_listener.begin(self.calls)
+        world.begin(self.call_log, storages)
 
     def note_failure(self, name: str, path: str, specs: Any) -> None:
         """Note the first call that raises; ignore later ones, since the first is usually the cause of the error."""
@@ -171,7 +172,11 @@ class ThreadState:
 
 
 class ThreadPart:
-    """The base of the parts that observe one thread of a run: it gives short names to the objects that most parts use."""
+    """The base of the parts that observe one thread of a run: it gives short names to the objects that most parts use.
+
+    A part that tracks the tensors of a call first sets ``memory_log.current_call`` to the number that the call will have: between
+    calls it stays the last call's number, to which memory freed meanwhile is assigned.
+    """
 
     def __init__(self, shared: SharedState, state: ThreadState) -> None:
         self._shared = shared
@@ -180,10 +185,10 @@ class ThreadPart:
         self._world = shared.world
         self._storages = shared.storages
         self._owners = shared.owners
-        self._recorder = shared.recorder
+        self._graph_listener = shared.graph_listener
         self._unwritten = shared.unwritten
         self._phases = shared.phases
-        self._log = shared.log
+        self._call_log = shared.call_log
         self._calls = shared.calls
         self._lock = shared.lock
         self._stack = state.stack

@@ -57,14 +57,14 @@ class OperatorCalls(ThreadPart):
                 return self._learn_operator(key, is_call, func, args, kwargs)
             with self._lock:
                 self._phases.on_operator(func, args)
-                self._storages.log.current_call = len(self._calls)
+                self._storages.memory_log.current_call = len(self._calls)
                 out = world.repeat_operator(recipe, key, func, args, kwargs, key_tensors)
                 if is_call:
                     self._state.call_operators.clear()
-                    phase, path = self._log.phase_and_path(self._state.innermost_path())
+                    phase, path = self._call_log.phase_and_path(self._state.innermost_path())
                     seconds = 0.0 if self._stopwatch.runs else None
                     origin = self._origin(func, phase)
-                    self._log.add(recipe.operation, path, seconds, phase, origin)
+                    self._call_log.add(recipe.operation, path, seconds, phase, origin)
                     self._recording.own_nodes_behind((out, args))
                 elif current_graph_task_id() != -1:  # checkpoint may stop a call halfway, but only in a backward pass
                     operation = recipe.operation
@@ -124,7 +124,7 @@ class OperatorCalls(ThreadPart):
             if copies_unwritten or (formula is not None and formula.op in UNINITIALIZED):
                 self._unwritten.add(out)
             if node_args is not None:
-                self._recorder.function(func, node_args, out, self._stack.keys())
+                self._graph_listener.function(func, node_args, out, self._stack.keys())
             return out
 
     def _origin(self, func: Any, phase: str) -> str:
@@ -150,7 +150,7 @@ class OperatorCalls(ThreadPart):
         call_specs = spec_of(args), spec_of(kwargs) | group, spec_of(out)
         cause = self._shared.collectives.cause()
         seconds = self._stopwatch.now() - start
-        self._log.call(
+        self._call_log.call(
             formula,
             func,
             call_specs,
@@ -160,5 +160,5 @@ class OperatorCalls(ThreadPart):
         )
         self._recording.own_nodes_behind((out, args))
         if node_args is not None:
-            self._recorder.function(func, node_args, out, self._stack.keys())
+            self._graph_listener.function(func, node_args, out, self._stack.keys())
         return out

@@ -44,15 +44,19 @@ class Phases:
     """The current phase of a run. ``stack`` has the open module calls of the thread that began the run; all its threads share the phase.
 
     An optimizer's step reports itself to torch's profiler by two operators, which are observed here. A closure called in a step is
-    not part of the step. ``listener`` is told when an optimizer's step begins and ends, ``times`` also when a backward pass does.
+    not part of the step. ``change_listener`` is told when an optimizer's step begins and ends, ``times`` also when a backward pass does.
     ``code_that_calls`` is the code of the function of fxflops that calls the model, whose callers are not part of the run; None if
     the user's own code calls the model. ``ran_backward``: the observed code has called ``loss.backward()``.
     """
 
     def __init__(
-        self, stack: ModuleStack, times: PhaseTimes, listener: ChangeListener, code_that_calls: CodeType | None = None
+        self,
+        stack: ModuleStack,
+        times: PhaseTimes,
+        change_listener: ChangeListener,
+        code_that_calls: CodeType | None = None,
     ) -> None:
-        self._listener = listener
+        self._change_listener = change_listener
         self._code_that_calls = code_that_calls
         self._open_calls, self._in_backward = stack.open, stack.in_backward
         self._times = times
@@ -125,7 +129,7 @@ class Phases:
         if frame is None:
             return None
         optimizer: Optimizer = frame.f_locals["self"]
-        self._listener.before_step(optimizer)
+        self._change_listener.before_step(optimizer)
         self._open_steps += 1
         if not self._open_calls and self._open_steps == 1:  # not if another step called it, e.g. by super().step()
             self._times.begin(OPTIMIZER)
@@ -137,7 +141,7 @@ class Phases:
             self._open_steps = max(self._open_steps - 1, 0)
             if not self._open_steps:
                 self._times.end(OPTIMIZER)
-            self._listener.after_step(optimizer)
+            self._change_listener.after_step(optimizer)
             if all(optimizer is not other for other in self._open_ranges):
                 optimizer._optimizer_step_pre_hooks.pop(self, None)  # type: ignore[call-overload]
 

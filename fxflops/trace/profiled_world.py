@@ -134,7 +134,7 @@ class ProfiledWorld(World):
     def track(self, recipe: Recipe, out: Any) -> None:
         """Track the tensors made by a call that has a recipe."""
         storages = self._storages
-        storages.log.current_call = len(self._calls)
+        storages.memory_log.current_call = len(self._calls)
         if recipe.transients:
             storages.add_transients(recipe.transients)
         if recipe.returns is NEW:

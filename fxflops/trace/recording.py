@@ -41,20 +41,22 @@ class Recording(ThreadPart):
         if self._stack.open:
             self._stack.open[-1].inside += seconds
         self._state.call_operators.clear()
-        self._log.call(formula, target, call_specs, self._state.innermost_path(), seconds, origin=origin)
+        self._call_log.call(formula, target, call_specs, self._state.innermost_path(), seconds, origin=origin)
 
     def add_repeated(self, operation: Operation, path: str, seconds: float | None, origin: str, owned: Any) -> None:
         """Record a call whose operation is known. ``owned`` has the result, and the arguments, which the call may have written to."""
         # Where the dispatch mode is off, there is no backward pass.
         phase = self._phases.now() if self._shared.observe_dispatch else FORWARD
-        self._log.add(operation, path, seconds, phase, origin)
+        self._call_log.add(operation, path, seconds, phase, origin)
         if torch.is_grad_enabled():
             self._owners.own(len(self._calls) - 1, owned)
 
     def record_unobservable(self, op: str, module: nn.Module, arguments: Any) -> None:
         """Record a module call that could not be observed, as a call of the op ``op``, which has no formula."""
         with self._lock, DisableTorchFunction():
-            self._log.call(None, op, (*spec_of(arguments), None), self._shared.observed_modules[id(module)].path, 0.0)
+            self._call_log.call(
+                None, op, (*spec_of(arguments), None), self._shared.observed_modules[id(module)].path, 0.0
+            )
 
     def node_arguments(self, args: Any, kwargs: Any) -> Any:
         """Return the arguments of a call as nodes of the recorded graph; None if the call is not a separate node.
@@ -63,7 +65,7 @@ class Recording(ThreadPart):
         """
         if self._state.in_node or current_graph_task_id() != -1:
             return None
-        return self._recorder.before(args, kwargs)
+        return self._graph_listener.before(args, kwargs)
 
     def result(self, formula: Formula | None, func: Any, arguments: Arguments, out: Any) -> Any:
         """Return a result's spec, with the facts that a formula needs besides the shape."""
@@ -91,7 +93,7 @@ class Recording(ThreadPart):
         if is_between_processes(func):  # neither its schema nor its name shows which arguments it writes to
             self._unwritten.wrote((args, kwargs))
         elif self._unwritten.is_read_by(formula, func, args, kwargs):
-            self._log.call(
+            self._call_log.call(
                 None, "unseen write to torch.empty", (*spec_of((args, kwargs)), None), self._state.innermost_path(), 0.0
             )
 
@@ -107,14 +109,14 @@ class Recording(ThreadPart):
             if type(target) is LibraryFunction and target.kernel.result is not None:
                 _, specs = self._library.specs_of(target, *arguments)
                 result = self._library.facts_of(formula, target, arguments, result_by_rule(target, specs))
-                self._log.call(formula, target, ((), specs, result), path, 0.0)
+                self._call_log.call(formula, target, ((), specs, result), path, 0.0)
                 self._state.call_operators.clear()
                 return
             for func, (*specs, out) in self._state.call_operators:
                 part = self._registry.find(func)
                 if formula is not None and part is not None and formula.op == part.op == ATTENTION:
                     out = self.result(formula, target, arguments, out)  # the kernel may have got a mask without values
-                self._log.call(part, func, (*specs, out), path, 0.0)
+                self._call_log.call(part, func, (*specs, out), path, 0.0)
         self._state.call_operators.clear()
 
     def track(self, out: Any) -> Any:
@@ -143,8 +145,8 @@ class Recording(ThreadPart):
                 tensors = tensors_given((args, kwargs))
                 self._storages.add_given(tensors, category, self._world.device)
                 for tensor in tensors:
-                    if tensor.requires_grad and tensor.is_leaf and not self._storages.was_made(tensor):
-                        self._shared.listener.uses_leaf(tensor)
+                    if tensor.requires_grad and tensor.is_leaf and not self._storages.was_made_by_call(tensor):
+                        self._shared.change_listener.uses_leaf(tensor)
 
     def own_nodes_behind(self, value: Any) -> None:
         """Assign the autograd nodes behind the tensors in ``value`` to the last recorded call."""

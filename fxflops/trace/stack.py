@@ -58,12 +58,12 @@ class OpenCall:
         self.start = self.inside = 0.0
 
     def turn_off(self, *guards: AbstractContextManager[Any]) -> None:
-        """Enter contexts that turn modes off; :meth:`let_go` exits them."""
+        """Enter contexts that turn modes off; :meth:`exit_guards` exits them."""
         for guard in guards:
             guard.__enter__()
         self.guards = guards
 
-    def let_go(self) -> None:
+    def exit_guards(self) -> None:
         """Exit the contexts of :meth:`turn_off`."""
         for guard in reversed(self.guards):
             guard.__exit__(None, None, None)
@@ -103,7 +103,7 @@ class ModuleStack:
     def leave(self, module: nn.Module) -> tuple[OpenCall, bool]:
         """Pop a finished call. Return the call, and whether it is the open leaf call."""
         while self.open and self.open[-1].module is not module:  # a user's hook raised, so ours was not called
-            self.open.pop().let_go()
+            self.open.pop().exit_guards()
         open_call, depth = self.open.pop(), len(self.open)
         is_leaf = self.leaf_depth == depth + 1
         if self.leaf_depth > depth:

@@ -92,10 +92,10 @@ class ThreadObserver:
         with dispatch_mode_on(self._aten_mode), launches_noted(self._outside.launched):
             yield
 
-    def has_made(self, tensor: torch.Tensor) -> bool:
+    def belongs_to_run(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor was made in this run, or is an input of the run or of the open outermost module call."""
         is_argument = any(tensor is other for other in tensors_in(self._steps.arguments))
-        return is_argument or self._shared.storages.has_made(tensor)
+        return is_argument or self._shared.storages.belongs_to_run(tensor)
 
     def record_unobservable(self, op: str, module: nn.Module, arguments: Any) -> None:
         """Record a module call that could not be observed, as a call of the op ``op``, which has no formula."""

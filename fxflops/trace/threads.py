@@ -107,7 +107,7 @@ class Threads:
                 return first
             if _counts_itself():
                 return None
-            if thread_id in self._threads_before and not any(map(first.has_made, tensors_in(arguments))):
+            if thread_id in self._threads_before and not any(map(first.belongs_to_run, tensors_in(arguments))):
                 self._module_of_foreign[thread_id] = module
                 first.record_unobservable(OF_ANOTHER_THREAD, module, arguments)
                 return None

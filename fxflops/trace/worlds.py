@@ -12,6 +12,8 @@ FakeWorld     a simulated rank's    ``simulate``  yes          is not run, if it
 MetaWorld     on meta, for a device ``count``     yes          is not run: its result is made from the memo
 ============  ====================  ============  ===========  ================================================================
 
+``count`` also uses World, for a model that cannot run on meta, and ``analyze`` also uses MetaWorld, for the memory of each node.
+
 In the first three worlds the observer's dispatch mode is on, and sees the operators inside functions without a formula. In a count
 the dispatch mode is on only where observing functions is not enough: for a backward pass, for a callable that may run a backward
 pass, for TorchScript, and for a second run if the first run missed calls (:func:`~fxflops.run.model_run.run_model`).
@@ -72,7 +74,7 @@ class World:
 
     def begin(self, log: CallLog, storages: LiveStorages) -> None:
         """Begin a run whose calls are recorded in ``log``."""
-        self._log = log
+        self._call_log = log
         self._calls: list[Call] = log.calls
         self._storages = storages
 
@@ -97,7 +99,7 @@ class World:
         """Return this world's stand-in for one of the model's tensors."""
         return tensor
 
-    def stand_in_of(self, tensor: torch.Tensor) -> torch.Tensor | None:
+    def take_stand_in(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Return the meta tensor that stands for one of the model's tensors, and forget this pair; None if there is no such tensor."""
         return None
 

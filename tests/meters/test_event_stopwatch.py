@@ -14,7 +14,7 @@ from torch import nn
 import fxflops
 from fxflops.meters import event_stopwatch
 from fxflops.meters.accelerator import Accelerator
-from fxflops.meters.event_stopwatch import EventStopwatch, Lapse, clock_of, seconds_of
+from fxflops.meters.event_stopwatch import EventStopwatch, Lapse, seconds_of, stopwatch_maker
 from fxflops.meters.live_storages import LiveStorages
 from fxflops.meters.stopwatch import Stopwatch
 
@@ -182,8 +182,8 @@ def test_threads_have_clocks_of_their_own(standin: StandIn) -> None:
 
 
 def test_the_clock_of_a_device(standin: StandIn) -> None:
-    assert isinstance(clock_of(torch.device("cpu"))(), EventStopwatch)
-    assert clock_of(torch.device("meta")) is Stopwatch
+    assert isinstance(stopwatch_maker(torch.device("cpu"))(), EventStopwatch)
+    assert stopwatch_maker(torch.device("meta")) is Stopwatch
 
 
 def test_what_is_not_timed_records_no_events(standin: StandIn) -> None:

@@ -13,7 +13,7 @@ from fxflops.meters import queue_stopwatch, stopwatch
 from fxflops.meters.accelerator import Accelerator
 from fxflops.meters.event_stopwatch import EventStopwatch, seconds_of
 from fxflops.meters.full_queue import FullQueue
-from fxflops.meters.queue_stopwatch import QueueStopwatch, observed_clock_of
+from fxflops.meters.queue_stopwatch import QueueStopwatch, observed_stopwatch_maker
 
 from ..standin import Clock, StandIn
 
@@ -69,7 +69,7 @@ def test_the_time_is_as_without_an_observer(
         loop.call(host, device)
     end = loop.watch.now()
     assert seconds_of(end - start) == pytest.approx(expected)
-    assert loop.watch.own == pytest.approx(10 * OBSERVING)
+    assert loop.watch.overhead == pytest.approx(10 * OBSERVING)
 
 
 def test_a_call_that_waits_for_the_device_waits_for_all_of_its_work(standin: StandIn, clock: Clock) -> None:
@@ -177,10 +177,10 @@ def test_the_time_that_the_device_works_is_told(standin: StandIn) -> None:
 
 
 def test_without_a_way_to_hold_the_device(standin: StandIn) -> None:
-    assert isinstance(observed_clock_of(standin.device)(), EventStopwatch)
+    assert isinstance(observed_stopwatch_maker(standin.device)(), EventStopwatch)
     standin.sleeps = True
-    assert isinstance(observed_clock_of(standin.device)(), QueueStopwatch)
-    assert type(observed_clock_of(torch.device("meta"))()) is stopwatch.Stopwatch
+    assert isinstance(observed_stopwatch_maker(standin.device)(), QueueStopwatch)
+    assert type(observed_stopwatch_maker(torch.device("meta"))()) is stopwatch.Stopwatch
 
 
 def test_many_events_are_used_again(standin: StandIn, clock: Clock) -> None:
