@@ -150,8 +150,8 @@ class Block:
         world = _world_of(self.device if self._has_device else None)
         is_on_fake = in_fake_mode() or (parameter is not None and is_fake(type(parameter)))
         self._storages = storages = LiveStorages(
-            spec=world.spec_of_tensor,
-            take_stand_in=world.take_stand_in,
+            spec=world.tensors.spec,
+            take_stand_in=world.tensors.take_stand_in,
             notes_placeholders=not is_on_fake,  # for fake tensors, all storages are on meta
         )
         self._optimizer_memory = OptimizerMemory(model, storages, optimizers, met_optimizers)

@@ -88,9 +88,9 @@ def observer_of(
     storages = LiveStorages(
         _tensors_alive_throughout(subject),
         cap=cap,
-        spec=world.spec_of_tensor,
+        spec=world.tensors.spec,
         was_there=subject.snapshot.was_there,
-        take_stand_in=world.take_stand_in,
+        take_stand_in=world.tensors.take_stand_in,
         # The storages of fake tensors are on meta, whatever their device.
         counts_meta=world.is_meta or subject.device.type == "meta" or _is_on_fake(subject),
         counts_random_states=is_for_cpu,
@@ -180,7 +180,7 @@ def observe(subject: Subject, observer: Observer) -> Observer:
     world, storages = observer.instruments.world, observer.instruments.storages
     with noting_live(storages, observer.calls, subject.named_tensors["params"]):
         out = _forward_and_backward(subject, observer)  # stays alive until the step is over, as in a training loop
-    world.check_origin(out)
+    world.tensors.check_origin(out)
     storages.memory_log.move_met_to_beginning()
     if subject.request.backward and any(
         type(module) is nn.parallel.DistributedDataParallel for module in subject.inventory.paths
@@ -196,7 +196,9 @@ def observe(subject: Subject, observer: Observer) -> Observer:
 
 @hidden_from_modes
 def _label_gradients(subject: Subject, observer: Observer) -> None:
-    params = [(name, observer.instruments.world.of(parameter)) for name, parameter in subject.named_tensors["params"]]
+    params = [
+        (name, observer.instruments.world.tensors.of(parameter)) for name, parameter in subject.named_tensors["params"]
+    ]
     observer.instruments.storages.label(gradients_of(params), "gradients")
 
 
@@ -400,14 +402,14 @@ def _optimizer_step(subject: Subject, requested: OptimizerLike, observer: Observ
     optimizer_name = getattr(requested, "__name__", type(requested).__name__)
     observer.instruments.change_listener.saves_steps = False  # this optimizer has already been saved
     parameters = parameters_of(subject.model)
-    pairs = [(tensor, world.of(tensor)) for tensor in subject.state]
+    pairs = [(tensor, world.tensors.of(tensor)) for tensor in subject.state]
     model_state = [stand_in for _, stand_in in pairs]
     try:
         with torch.device("cpu") if torch.get_default_device().type == "meta" else nullcontext(), torch.no_grad():
             stand_ins = StandIns(pairs, world.is_meta, subject.device, storages)
             stand_ins.put_into(subject.optimizer_objects)
             del stand_ins  # would keep the state that the step replaces
-            stepped = [world.of(parameter) for parameter in parameters]
+            stepped = [world.tensors.of(parameter) for parameter in parameters]
             optimizer = made_optimizer(requested, stepped)
             states = states_of(optimizer, model_state)
             if not any(state.ndim and not storages.was_made_by_call(state) for _, state in states):

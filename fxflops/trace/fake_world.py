@@ -14,9 +14,10 @@ from ..records.pairs import ATTENTIONS
 from ..torch_internals import get_current_dispatch_mode_stack, len_torch_dispatch_stack
 from .fake_results import FakeResults
 from .memo import NEW, MemoryEffect, Recipe
+from .model_tensors import Arguments
 from .processes import communicates
 from .profiled_world import ProfiledWorld
-from .worlds import RNN_BACKWARD, Arguments
+from .worlds import RNN_BACKWARD
 
 NOT_IN_MEMO = frozenset({*ATTENTIONS, RNN_BACKWARD})
 """Operations that a simulation never repeats from the memo, because their record depends on more than metadata."""

@@ -29,6 +29,7 @@ from .functions import (
 from .learning import Learning
 from .library_calls import LibraryCalls
 from .memo import Recipe, Unknown, call_key
+from .model_tensors import Arguments
 from .modes import FunctionMode, dispatch_mode_on, transformed
 from .observer_state import SharedState, ThreadPart, ThreadState
 from .phases import is_comparing
@@ -37,7 +38,6 @@ from .profiled_world import QUERY_KEY_VALUE
 from .recording import Recording
 from .spelling import WRITTEN_AS
 from .uninitialized_reads import address_of
-from .worlds import Arguments
 
 ADDRESS = "data_ptr"
 
@@ -81,7 +81,7 @@ class FunctionCalls(ThreadPart):
         # x + y and x.add(y) are the same method here; only the caller's bytecode distinguishes them.
         target = self._shared.spelling.of(func) if func in WRITTEN_AS else func
         try:
-            key = call_key((target, *world.torch_settings(func)), args, kwargs, world.form)
+            key = call_key((target, *world.torch_settings(func)), args, kwargs, world.tensors.form)
             recipe = world.memo.get(key)
         except (Unknown, TypeError):
             return self._observe_call(func, args, kwargs)
@@ -162,9 +162,9 @@ class FunctionCalls(ThreadPart):
         if func in GIVES_STORAGE:
             self._watch_size(args[0])
         if sets_property_or_reads_grad(func):
-            args = world.holding_gradient(func, args)
+            args = world.tensors.holding_gradient(func, args)
         else:
-            args, kwargs = world.replace(args, kwargs, func)
+            args, kwargs = world.tensors.replace(args, kwargs, func)
             # Autograd and checkpoint compare the devices of meta tensors, so they need the true answer.
             if world.is_meta and not (
                 self._owners.follows_backward and (self._phases.now() == BACKWARD or is_comparing())

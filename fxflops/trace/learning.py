@@ -7,9 +7,9 @@ from typing import Any
 from ..ops import Formula
 from ..torch_internals import is_any_autocast_enabled
 from .memo import MemoryEffect, RunState
+from .model_tensors import Arguments
 from .modes import transformed
 from .observer_state import ThreadPart
-from .worlds import Arguments
 
 
 class Learning(ThreadPart):

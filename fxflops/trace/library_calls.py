@@ -14,8 +14,8 @@ from ..records.tensors import spec_of
 from ..torch_internals import DisableTorchFunction, current_graph_task_id
 from .call_log import CallSpecs
 from .library_functions import has_values, nodes_between, run_original, run_without_values, tensors_of
+from .model_tensors import Arguments
 from .observer_state import ThreadPart
-from .worlds import Arguments
 
 
 class LibraryCalls(ThreadPart):
@@ -31,7 +31,7 @@ class LibraryCalls(ThreadPart):
 
     def described(self, func: LibraryFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments of a library's function, keyed by the names that its formula uses, with this world's tensors."""
-        _, arguments = self._world.replace((), func.described(args, kwargs), func)
+        _, arguments = self._world.tensors.replace((), func.described(args, kwargs), func)
         return arguments
 
     def specs_of(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
@@ -52,7 +52,7 @@ class LibraryCalls(ThreadPart):
         if facts is None or not any(True for _ in specs_in(result)):
             return result
         try:
-            return with_facts(result, **facts(func.described(*self._world.current_arguments(arguments))))
+            return with_facts(result, **facts(func.described(*self._world.tensors.current_arguments(arguments))))
         except NotImplementedError:
             if self._shared.must_read_masks and formula is not None and formula.op == ATTENTION:
                 raise

@@ -19,6 +19,7 @@ from ..records.tensors import ORDINARY, SPARSE, is_dense, is_wrapper, spec_of
 from ..torch_internals import DisableTorchFunction, disable_current_modes, len_torch_dispatch_stack
 from .forms import META, OWN, REAL, Form
 from .functions import writes
+from .model_tensors import ModelTensors
 from .source import in_function
 
 
@@ -84,7 +85,7 @@ RECAST = "the model writes to a view whose dtype differs from its base's: a meta
 HOLDS = "the shapes inside a sparse or nested tensor depend on values, and tensors on the meta device have no values"
 
 
-class MetaMirror:
+class MetaMirror(ModelTensors):
     """The meta tensors of real tensors. Each real tensor has one meta tensor, as long as the real tensor lives.
 
     ``state`` has the tensors of the model and its inputs. ``is_held(tensor)`` returns whether any other tensor existed

@@ -58,9 +58,10 @@ from .memo import (
 )
 from .meta_mirror import MetaMirror
 from .meta_results import RESULTS, written_on_meta
+from .model_tensors import Arguments
 from .modes import transformed
 from .spelling import is_meta_kernel
-from .worlds import RNN_BACKWARD, Arguments, RunTimed, World
+from .worlds import RNN_BACKWARD, RunTimed, World
 
 META_DEVICE = torch.device("meta")
 PROPERTIES = ("shape", "ndim", "dtype", "layout", "requires_grad", "is_nested")
@@ -98,7 +99,6 @@ class MetaWorld(World):
     """The world of ``mirror``'s meta tensors, which report ``device`` as their device. ``lessons`` has the memos; None for no memo.
 
     ``observe_dispatch``: the observer's dispatch mode stays on, so functions must not be skipped.
-    ``of``, ``take_stand_in``, ``check_origin``, ``form`` and ``forms_of_own`` are the mirror's own methods.
     """
 
     unrecorded = frozenset(QUERIES)
@@ -115,7 +115,7 @@ class MetaWorld(World):
         *,
         observe_dispatch: bool,
     ) -> None:
-        super().__init__()
+        super().__init__(mirror)
         self._lessons = lessons
         self.memo = None if lessons is None else lessons.memo(observe_dispatch)
         self.setting_readers = self.setting_readers if lessons is None else lessons.setting_readers
@@ -128,13 +128,6 @@ class MetaWorld(World):
         mirror.keeps_lengths = device.type == "cuda"
         self._kernels = DeviceKernels(device)
         self._dtype = get_default_dtype()
-        # Use the mirror's methods as this object's own: methods that only call them would double the cost of each call.
-        self.of = mirror.of  # type: ignore[method-assign]
-        self.take_stand_in = mirror.take_stand_in  # type: ignore[method-assign]
-        self.check_origin = mirror.check_origin  # type: ignore[method-assign]
-        self.spec_of_tensor = mirror.spec
-        self.form = mirror.form  # type: ignore[method-assign]
-        self.forms_of_own = mirror.forms_of_own  # type: ignore[method-assign]
 
     def begin(self, log: CallLog, storages: LiveStorages) -> None:
         super().begin(log, storages)
@@ -178,23 +171,11 @@ class MetaWorld(World):
     def answer(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self._device_answers.answer(func, args, kwargs)
 
-    def replace(self, args: tuple[Any, ...], kwargs: dict[str, Any], func: Any) -> Arguments:
-        return self._mirror.replace(args, kwargs, func)
-
-    def holding_gradient(self, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        return self._mirror.holding_gradient(func, args)
-
     def redirect(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         return self._device_answers.redirect(func, args, kwargs)
 
     def cast(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         return self._autocast.cast(func, args, kwargs)
-
-    def current(self, value: Any) -> Any:
-        return self._mirror.current(value)
-
-    def written(self, value: Any) -> Any:
-        return self._mirror.written(value)
 
     def returned(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         if writes(func, kwargs):  # x.resize_(3), x.data = y

@@ -180,7 +180,7 @@ class ModuleCalls(ThreadPart):
                     (type(module), settings, requires_grad, *world.torch_settings(type(module))),
                     args,
                     kwargs,
-                    world.form,
+                    world.tensors.form,
                 )
                 recipe = world.memo.get(key)  # type: ignore[union-attr]
         except (Unknown, TypeError):
@@ -269,7 +269,7 @@ class ModuleCalls(ThreadPart):
         key = None
         if world.memo is not None and not world.skips_forwards:
             try:
-                key = call_key((cls, settings), args, kwargs, world.form)
+                key = call_key((cls, settings), args, kwargs, world.tensors.form)
                 recipe = world.memo.get(key)
             except (Unknown, TypeError):
                 key = recipe = None
@@ -327,7 +327,7 @@ class ModuleCalls(ThreadPart):
             if not (module._modules or are_others_on()) and self._learning.memo_applies(in_handler=False):
                 world, settings = self._world, self._shared.settings.of(observed)
                 try:
-                    key = call_key((type(module), settings), args, kwargs, world.form)
+                    key = call_key((type(module), settings), args, kwargs, world.tensors.form)
                     recipe = world.memo.get(key) or self._leaf_recipe(key, observed, settings, args, kwargs)  # type: ignore[union-attr]
                 except Unknown:
                     key = recipe = None

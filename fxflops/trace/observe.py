@@ -197,10 +197,10 @@ class Observer:
         self._first.state.in_node = True  # a backward pass is not part of a recorded graph
         if not issubclass(type(out), torch.Tensor) and (loss := loss_in(out)) is not None:
             out = loss
-        roots, ones = roots_of(world.written(out))
+        roots, ones = roots_of(world.tensors.written(out))
         self._first.recording.track(ones)
         with DisableTorchFunction():  # newer versions of torch call the function mode for an output that is an input
-            (roots, ones), _ = world.replace((roots, ones), {}, run)
+            (roots, ones), _ = world.tensors.replace((roots, ones), {}, run)
         with self._first.backward_observed():
             run(roots, ones)
 

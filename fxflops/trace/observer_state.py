@@ -73,7 +73,7 @@ class SharedState:
         self.has_called = False
 
         self.observed_modules = {id(module): ObservedModule(module, path) for module, path in modules.items()}
-        self.settings = Settings(world.forms_of_own, world.spec, world.setting_readers)
+        self.settings = Settings(world.tensors.forms_of_own, world.spec, world.setting_readers)
         self.collectives = Collectives(modules)
         self.masks = Masks()
         self.spelling = Spelling()

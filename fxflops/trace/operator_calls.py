@@ -98,7 +98,7 @@ class OperatorCalls(ThreadPart):
                     self._state.call_operators.append((func, (spec_of(args), spec_of(kwargs), spec_of(out))))
                 return out
             original = args, kwargs
-            args, kwargs = self._world.replace(args, kwargs, func)
+            args, kwargs = self._world.tensors.replace(args, kwargs, func)
             self._shared.announce_writes(func, args, kwargs)
             formula = self._registry.find(func)
             specs, kwspecs = spec_of(args), spec_of(kwargs)
@@ -139,7 +139,7 @@ class OperatorCalls(ThreadPart):
 
     def _run_communication(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run and record an operator that sends or receives data, even inside another recorded call."""
-        args, kwargs = self._world.replace(args, kwargs, func)
+        args, kwargs = self._world.tensors.replace(args, kwargs, func)
         self._shared.announce_writes(func, args, kwargs)
         formula = self._registry.find(func)
         self._recording.check_reads(formula, func, args, kwargs)

@@ -30,7 +30,8 @@ from .compiler import is_importing_compiler
 from .forwards import is_torch_module
 from .memo import NEW, VIEWS, Memo, MemoryEffect, Recipe
 from .meta_world import QUERIES
-from .worlds import Arguments, RunTimed, World
+from .model_tensors import Arguments, ModelTensors
+from .worlds import RunTimed, World
 
 QUERY_KEY_VALUE = 3
 """The number of tensors that an attention call without a mask takes."""
@@ -50,6 +51,21 @@ PROPERTIES = (
 )
 
 
+class ProfiledTensors(ModelTensors):
+    """The real tensors of profiled models. Their metadata is the key of a call."""
+
+    def form(self, tensor: torch.Tensor) -> Any:
+        dtype = tensor.dtype
+        if (
+            tensor.layout is not torch.strided
+            or tensor.is_nested
+            or tensor.is_neg()
+            or (dtype.is_complex and tensor.is_conj())
+        ):
+            return None  # sparse or nested, or negated or conjugated lazily
+        return tensor.shape, dtype, tensor.stride(), tensor.requires_grad, tensor.device
+
+
 class ProfiledWorld(World):
     """The world of real tensors on ``device``, the device of the profiled models.
 
@@ -62,7 +78,7 @@ class ProfiledWorld(World):
     is_block = True
 
     def __init__(self, device: torch.device | None = None) -> None:
-        super().__init__()
+        super().__init__(ProfiledTensors())
         self.memo: Memo = {}
         self.device = device
         self._compiler: Any = None
@@ -86,17 +102,6 @@ class ProfiledWorld(World):
 
     def torch_settings(self, func: Any) -> tuple[Any, ...]:
         return torch.is_grad_enabled(), *super().torch_settings(func)
-
-    def form(self, tensor: torch.Tensor) -> Any:
-        dtype = tensor.dtype
-        if (
-            tensor.layout is not torch.strided
-            or tensor.is_nested
-            or tensor.is_neg()
-            or (dtype.is_complex and tensor.is_conj())
-        ):
-            return None  # sparse or nested, or negated or conjugated lazily
-        return tensor.shape, dtype, tensor.stride(), tensor.requires_grad, tensor.device
 
     def learn(
         self,

@@ -19,9 +19,9 @@ from ..torch_internals import STOPS_RECOMPUTING, DisableTorchFunction, current_g
 from .call_log import CallSpecs
 from .library_calls import LibraryCalls
 from .library_functions import result_by_rule
+from .model_tensors import Arguments
 from .observer_state import SharedState, ThreadPart, ThreadState
 from .processes import is_between_processes
-from .worlds import Arguments
 
 
 class Recording(ThreadPart):
@@ -75,7 +75,7 @@ class Recording(ThreadPart):
             # The backward pass reuses its forward's pairs.
             must = self._shared.must_read_masks and formula.op == ATTENTION
             return self._shared.masks.with_pairs_left(
-                formula, func, self._world.current_arguments(arguments), out, must
+                formula, func, self._world.tensors.current_arguments(arguments), out, must
             )
         if func is torch.einsum:
             return with_facts(self._world.spec(out), **{PATH: path_taken(spec_of(arguments[0]))})

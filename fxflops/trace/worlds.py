@@ -34,11 +34,9 @@ from ..ops.einsum import order_now
 from ..records import EMPTY_MAPPING, Call, Operation
 from ..records.tensors import spec_of
 from .call_log import CallLog
-from .leaves import forms_with_values
 from .memo import Memo, MemoryEffect, Recipe
+from .model_tensors import Arguments, ModelTensors
 
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
-"""The positional and the keyword arguments of a call."""
 RunTimed = Callable[[Recipe, Any, Any, Any], tuple[Any, float]]
 """A function that runs ``func(*args, **kwargs)``, a call with a recipe, and returns its result and its seconds."""
 RNN_BACKWARD = "rnn_backward"
@@ -48,7 +46,7 @@ RNN_BACKWARD = "rnn_backward"
 class World:
     """The world of real tensors, on the model's own device, where every call is run and observed anew.
 
-    ``memo`` has the recipes of earlier calls; None for a world without a memo. ``setting_readers`` caches the settings of modules, by the
+    ``tensors`` are the model's tensors, or stand-ins for them. ``memo`` has the recipes of earlier calls; None for a world without a memo. ``setting_readers`` caches the settings of modules, by the
     names of the modules' attributes. ``unrecorded`` are functions that the observer runs without recording. ``answers`` has the
     fixed results of tensor properties. ``is_meta``: calls get meta tensors, so that no kernel computes. ``skips_forwards``: the
     forward of a leaf module is skipped if there is a recipe for the call. ``enters_earlier_tensors``: the observer looks for unnamed
@@ -66,10 +64,8 @@ class World:
     device: torch.device | None = None
     """The models' device, or the device that meta tensors report; None if unknown."""
 
-    spec_of_tensor: Callable[[Any], Any] = staticmethod(spec_of)
-    """Returns the spec of one tensor."""
-
-    def __init__(self) -> None:
+    def __init__(self, tensors: ModelTensors | None = None) -> None:
+        self.tensors = tensors or ModelTensors()
         self.setting_readers: dict[Any, Any] = {}
 
     def begin(self, log: CallLog, storages: LiveStorages) -> None:
@@ -91,32 +87,9 @@ class World:
         """Return the value with a spec in place of each tensor."""
         return spec_of(value)
 
-    def forms_of_own(self, tensors: Iterable[torch.Tensor | None]) -> tuple[Any, ...]:
-        """Return, for each of a module's own tensors, a key of its metadata; None if the tensor's metadata cannot be compared."""
-        return forms_with_values(tensors)
-
-    def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return this world's stand-in for one of the model's tensors."""
-        return tensor
-
-    def take_stand_in(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """Return the meta tensor that stands for one of the model's tensors, and forget this pair; None if there is no such tensor."""
-        return None
-
-    def check_origin(self, value: Any) -> None:
-        """Check the result of a run for tensors of unknown origin, which show that calls were missed."""
-
     def answer(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the answer to a query about a tensor's device; NotImplemented for all other calls."""
         return NotImplemented
-
-    def replace(self, args: tuple[Any, ...], kwargs: dict[str, Any], func: Any) -> Arguments:
-        """Return the arguments with this world's tensors in place of the model's."""
-        return args, kwargs
-
-    def holding_gradient(self, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the arguments of a property access. If the property is ``grad``, pass the tensor that has the gradient."""
-        return args
 
     def redirect(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         """Return the arguments, with their device set to where this world really makes new tensors."""
@@ -125,19 +98,6 @@ class World:
     def cast(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         """Return the arguments, cast as autocast would cast them if torch itself does not."""
         return args, kwargs
-
-    def current(self, value: Any) -> Any:
-        """Return a value; a tensor whose values are out of date is replaced by its stand-in."""
-        return value
-
-    def current_arguments(self, arguments: Arguments) -> Arguments:
-        """Return the arguments of a call, each replaced by its :meth:`current` value."""
-        args, kwargs = arguments
-        return tuple(map(self.current, args)), {name: self.current(arg) for name, arg in kwargs.items()}
-
-    def written(self, value: Any) -> Any:
-        """Return the tensors in a value; a tensor whose values are out of date is replaced by its stand-in."""
-        return value
 
     def returned(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Note which tensors a call has returned, and which it has written to."""
@@ -179,9 +139,6 @@ class World:
     def torch_settings(self, func: Any) -> tuple[Any, ...]:
         """Return the torch settings that change the record of ``func``, as part of the call's key."""
         return order_now() if func is torch.einsum else ()
-
-    def form(self, tensor: torch.Tensor) -> Any:
-        """Return a tensor's part of a call's key; None if its metadata is not enough."""
 
     def operator_key(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         """Return the key and the tensors of an operator call that a dispatch mode sees.
