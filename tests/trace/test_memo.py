@@ -53,7 +53,7 @@ def test_keys_are_alike_where_shapes_and_dtypes_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "given", "needs_mirrors"),
+    ("kind", "given", "needs_stand_ins"),
     [(NEW, [META, OWN], False), (NEW, [META, REAL], True), (VIEWS, [META], False), (VIEWS, [OWN], True)],
 )
 def test_tensors_with_values_have_mirrors_made_where_they_are_looked_at(
