@@ -37,7 +37,7 @@ class Inventory:
     ``packed`` are meta tensors for the weights in packed-parameter objects of quantized layers, and the weights that
     TorchScript stores as graph constants, e.g. after ``torch.jit.freeze``. ``constants`` are TorchScript's other constants.
 
-    ``keeps`` maps a module to the functions among its attributes, if the module has such attributes. If the model is a callable
+    ``functions_of`` maps a module to the functions among its attributes, if the module has such attributes. If the model is a callable
     (:class:`~fxflops.model.modules.Called`), its modules are the modules that are reachable from the callable.
 
     ``shapeless`` are lazy modules whose parameters have no shape yet. Raises InputError if there are lazy modules, unless ``lazy``.
@@ -51,13 +51,13 @@ class Inventory:
         self.buffers: list[tuple[str, torch.Tensor]] = []
         self.packed: list[tuple[str, torch.Tensor]] = []
         self.constants: list[tuple[str, torch.Tensor]] = []
-        self.keeps = ByIdentity[frozenset[Any]]()
+        self.functions_of = ByIdentity[frozenset[Any]]()
         self._first_params: list[int] = []  # the index in params of each module's first own parameter, then len(params)
         seen_ids, constant_storages = set[int](), set[int]()
         for module, path in self.paths.items():
             attributes = [*module.__dict__.values()]  # copied, since other threads may set attributes meanwhile
             if not LOOKED_INTO.isdisjoint(map(type, attributes)):
-                self.keeps[module] = frozenset(value for value in attributes if type(value) in FUNCTIONS)
+                self.functions_of[module] = frozenset(value for value in attributes if type(value) in FUNCTIONS)
                 self.packed += [(path, weight) for value in attributes for weight in _packed(value)]
             if isinstance(module, ScriptModule):
                 self.packed += [(path, weight) for value in packed_in_script(module) for weight in _packed(value)]
@@ -97,11 +97,13 @@ class Inventory:
         trained = [size if p.requires_grad else 0 for size, (_, p) in zip(sizes, self.params, strict=True)]
         modules = self._root()
         make_tuple = tuple.__new__  # skips NamedTuple's __new__: a large model has thousands of modules
-        keeps, has_functions = self.keeps.get, bool(self.keeps)
+        functions_in, has_functions = self.functions_of.get, bool(self.functions_of)
         for (module, path), (first, last) in zip(self.paths.items(), pairwise(self._first_params), strict=True):
             own = sum(sizes[first:last]) if first < last else 0
             frozen = own - sum(trained[first:last]) if own else 0
-            functions = frozenset(filter(_is_global, keeps(module, NO_FUNCTIONS))) if has_functions else NO_FUNCTIONS
+            functions = (
+                frozenset(filter(_is_global, functions_in(module, NO_FUNCTIONS))) if has_functions else NO_FUNCTIONS
+            )
             modules.append(make_tuple(Module, (path, class_name(module), own, functions, frozen)))
         packed = sum([weight.numel() for _, weight in self.packed])
         total, buffers = sum(sizes) + packed, sum([buffer.numel() for _, buffer in self.buffers])

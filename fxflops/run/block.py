@@ -251,7 +251,7 @@ class Block:
     @property
     def failed(self) -> tuple[str, str, Any] | None:
         """The name, path and argument specs of the first operation that raised; None if none raised, or operations were not observed."""
-        return self._observer.failed if isinstance(self._observer, Observer) else None
+        return self._observer.failed
 
     def live_tensors(self) -> Sequence[LiveTensor]:
         """Return the tensors that are alive now."""
@@ -284,14 +284,13 @@ class Block:
         )
         captured = captured_calls(observer.calls) if is_timed else 0
         facts = self._facts()  # before the work below, which is not part of the block
-        calls = observer.calls_with_shares if isinstance(observer, Observer) else observer.calls
         inventory = Inventory(self._model)  # anew: the block may have changed the model
         modules, params = inventory.contents
         seconds_as_shown = with_seconds if is_timed else without_seconds
         return Run(
             model=name,
             inputs=inputs_of(observer.scopes),
-            calls=seconds_as_shown(calls),
+            calls=seconds_as_shown(observer.calls_with_shares),
             scopes=seconds_as_shown(observer.scopes),
             modules=modules,
             params=params,

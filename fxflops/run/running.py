@@ -62,11 +62,19 @@ def prepared_subject(
     ):
         subject: Subject | None = None
         try:
-            with initialized(model, inventory, positional, named) as shaped:
-                compiled = is_compiled([users_model, *shaped.keeps], map(type, shaped.paths))
+            with initialized(model, inventory, positional, named) as initialized_inventory:
+                compiled = is_compiled(
+                    [users_model, *initialized_inventory.functions_of], map(type, initialized_inventory.paths)
+                )
                 compiled_model = users_model if is_compiled_whole(users_model) else None
                 subject = Subject(
-                    model, shaped, positional, named, request, compiled=compiled, compiled_model=compiled_model
+                    model,
+                    initialized_inventory,
+                    positional,
+                    named,
+                    request,
+                    compiled=compiled,
+                    compiled_model=compiled_model,
                 )
                 try:
                     yield subject

@@ -29,8 +29,10 @@ class ModuleTimes:
     Each outermost call is a step. Each module gets one placeholder call whose operations are unknown, and so does the code outside
     modules. The time of a backward pass begins when the pass reaches a model's output. Hooks on ``optimizers`` time their steps.
     The time of calls in other threads, and of checkpoint's repeated calls in a backward pass, is added to the code around them.
-    ``ran_on`` is the device of the first result.
+    ``ran_on`` is the device of the first result. It has the attributes of an :class:`.Observer` that a block reads.
     """
+
+    failed = None  # the call that raised is not observed
 
     def __init__(
         self,
@@ -76,6 +78,11 @@ class ModuleTimes:
         ]
         self._ended_modules.clear()
         self._own_seconds.clear()
+
+    @property
+    def calls_with_shares(self) -> list[Call]:
+        """The placeholder calls: no call is attention."""
+        return self.calls
 
     def release(self) -> None:
         """Delete all attributes except the thread's number, which a hook in another thread may still read."""
