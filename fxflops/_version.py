@@ -1,4 +1,4 @@
-"""The version, with the commit between releases: ``1.0.0.dev0+g9f4f959e``.
+"""The version, with the commit between releases: ``1.1.0.dev0+g9f4f959e``.
 
 It is read from files, since a count must not start git; uncommitted edits do not show in it.
 This file imports nothing from the package, because hatchling runs it to name its builds.
@@ -10,7 +10,7 @@ from contextlib import suppress
 from importlib.metadata import distributions
 from pathlib import Path
 
-VERSION = "1.0.0.dev0"
+VERSION = "1.0.0"
 """A release drops ``.dev0``, and with it the commit: package indexes refuse versions with a local part."""
 ARCHIVED = "$Format:%H$"
 """``git archive`` writes the commit here (see ``.gitattributes``)."""
