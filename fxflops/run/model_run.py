@@ -75,7 +75,6 @@ def observer_of(
     *,
     graph_listener: GraphListener | None = None,
     cap: int | None = None,
-    observe_dispatch: bool = True,
     must_read_masks: bool = False,
     new_stopwatch: Callable[[], Stopwatch] = Stopwatch,
 ) -> Observer:
@@ -108,7 +107,6 @@ def observer_of(
         subject.inventory.paths,
         registry,
         instruments,
-        observe_dispatch=observe_dispatch,
         must_read_masks=must_read_masks,
         new_stopwatch=StoppedStopwatch if world.is_meta else new_stopwatch,
         code_that_calls=_forward_and_backward.__code__,
@@ -461,7 +459,7 @@ def meta_run(
     form_of = None if lessons is None else lessons.form_of
     mirror = MetaMirror(subject.state, subject.snapshot.holds, subject.snapshot.before_write, form_of)
     world = MetaWorld(mirror, subject.count_for, registry, lessons, observe_dispatch=observe_dispatch)
-    observer = observer_of(subject, registry, world, observe_dispatch=observe_dispatch, must_read_masks=must_read_masks)
+    observer = observer_of(subject, registry, world, must_read_masks=must_read_masks)
     return mirror, observe(subject, observer)
 
 

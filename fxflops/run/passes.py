@@ -319,7 +319,7 @@ def _graph_on_meta(subject: Subject, graph: fx.GraphModule, registry: FormulaReg
     except NotImplementedError:  # shapes that depend on values
         return None
     world = MetaWorld(mirror, subject.count_for, registry, lessons, observe_dispatch=False)
-    observer = observer_of(subject, registry, world, observe_dispatch=False)
+    observer = observer_of(subject, registry, world)
     collector = CallCollector(observer, graph.graph)
     memory, inputs = MemoryMeter(observer.instruments.storages), subject.rewound_inputs_by_name()
     try:

@@ -98,7 +98,7 @@ def writes_simply(func: Any, args: Any, kwargs: Any) -> bool:
 class MetaWorld(World):
     """The world of ``mirror``'s meta tensors, which report ``device`` as their device. ``lessons`` has the memos; None for no memo.
 
-    ``observe_dispatch``: the observer's dispatch mode stays on, so functions must not be skipped.
+    With ``observe_dispatch``, functions are not skipped, since the operators inside are observed.
     """
 
     unrecorded = frozenset(QUERIES)
@@ -122,7 +122,7 @@ class MetaWorld(World):
         self.device = device
         self._mirror = mirror
         self._registry = registry
-        self._observe_dispatch = observe_dispatch
+        self.observe_dispatch = observe_dispatch
         self._device_answers = DeviceAnswers(device)
         self.answers = self._device_answers.answers
         mirror.keeps_lengths = device.type == "cuda"
@@ -141,7 +141,7 @@ class MetaWorld(World):
         assert self.device is not None
         self._autocast = Autocast(self.device, self._mirror.is_weight, track)
         self._mirror.on_mirrored = storages.move
-        if self._observe_dispatch:
+        if self.observe_dispatch:
             # All tensors that the forward makes are seen, so an unknown tensor existed before the run, in a closure or a slot.
             # In a backward pass an unknown tensor may be new: autograd makes some tensors itself.
             def enter_stranger(tensor: torch.Tensor) -> None:
@@ -196,7 +196,7 @@ class MetaWorld(World):
 
     def called_unseen(self) -> None:
         # If a meta kernel that torch wrote in Python makes this call, the kernel's operator was dispatched unobserved.
-        if not self._observe_dispatch:
+        if not self.observe_dispatch:
             self._mirror.unknown_origin |= is_meta_kernel()
 
     # How a call runs
@@ -253,8 +253,8 @@ class MetaWorld(World):
         if self._dtype is not get_default_dtype():  # factories and type promotion depend on the default dtype
             self._dtype = get_default_dtype()
             if self._lessons is not None:
-                self.memo = self._lessons.memo(self._observe_dispatch)
-        return not (self._observe_dispatch or is_grad_enabled())
+                self.memo = self._lessons.memo(self.observe_dispatch)
+        return not (self.observe_dispatch or is_grad_enabled())
 
     def torch_settings(self, func: Any) -> tuple[Any, ...]:
         # Attention's kernel also depends on the settings that sdpa_kernel() changes.

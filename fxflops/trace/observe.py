@@ -81,7 +81,6 @@ class Observer:
 
     modules: the modules to hook, with their paths.
     instruments: the other observers of the run, e.g. the tracker of its memory.
-    observe_dispatch: keep the dispatch mode on, to see also operators that C++ or TorchScript calls without a torch function.
     must_read_masks: raise NotImplementedError if an attention mask on meta has no values. Masks that have values are always read.
     new_stopwatch: makes a stopwatch for each thread.
     code_that_calls: the code of the function that calls the model; None if the user's own code calls it.
@@ -96,7 +95,6 @@ class Observer:
         registry: FormulaRegistry,
         instruments: Instruments | None = None,
         *,
-        observe_dispatch: bool = True,
         must_read_masks: bool = False,
         new_stopwatch: Callable[[], Stopwatch] = Stopwatch,
         code_that_calls: CodeType | None = None,
@@ -109,7 +107,6 @@ class Observer:
             registry,
             Phases(stack, times, instruments.change_listener, code_that_calls),
             instruments,
-            observe_dispatch=observe_dispatch,
             must_read_masks=must_read_masks,
         )
         self.calls, self.scopes, self.steps = shared.calls, shared.scopes, shared.steps

@@ -49,7 +49,6 @@ class SharedState:
         phases: Phases,
         instruments: Instruments,
         *,
-        observe_dispatch: bool,
         must_read_masks: bool,
     ) -> None:
         self.registry = registry
@@ -59,7 +58,6 @@ class SharedState:
         self.owners = instruments.owners
         self.graph_listener = instruments.graph_listener
         self.change_listener = change_listener = instruments.change_listener
-        self.observe_dispatch = observe_dispatch
         self.must_read_masks = must_read_masks
         self.lock = threading.RLock()
 

@@ -46,7 +46,7 @@ class Recording(ThreadPart):
     def add_repeated(self, operation: Operation, path: str, seconds: float | None, origin: str, owned: Any) -> None:
         """Record a call whose operation is known. ``owned`` has the result, and the arguments, which the call may have written to."""
         # Where the dispatch mode is off, there is no backward pass.
-        phase = self._phases.now() if self._shared.observe_dispatch else FORWARD
+        phase = self._phases.now() if self._world.observe_dispatch else FORWARD
         self._call_log.add(operation, path, seconds, phase, origin)
         if torch.is_grad_enabled():
             self._owners.own(len(self._calls) - 1, owned)

@@ -72,7 +72,7 @@ class ThreadObserver:
         shared = self._shared
         world_contexts = shared.world.contexts()  # before our modes are on: a world may look at the other modes
         self._modes = ExitStack()
-        if shared.observe_dispatch:
+        if shared.world.observe_dispatch:
             self._modes.enter_context(self._aten_mode)
         self._modes.enter_context(beneath_others(self._function_mode))
         self._modes.enter_context(self._plain_functions)

@@ -48,7 +48,8 @@ class World:
 
     ``tensors`` are the model's tensors, or stand-ins for them. ``memo`` has the recipes of earlier calls; None for a world without a memo. ``setting_readers`` caches the settings of modules, by the
     names of the modules' attributes. ``unrecorded`` are functions that the observer runs without recording. ``answers`` has the
-    fixed results of tensor properties. ``is_meta``: calls get meta tensors, so that no kernel computes. ``skips_forwards``: the
+    fixed results of tensor properties. ``is_meta``: calls get meta tensors, so that no kernel computes. ``observe_dispatch``: the observer's
+    dispatch mode is on, and also sees operators that C++ or TorchScript calls without a torch function. ``skips_forwards``: the
     forward of a leaf module is skipped if there is a recipe for the call. ``enters_earlier_tensors``: the observer looks for unnamed
     tensors that existed before the run, such as a batch or a weight in a closure. ``is_block``: the observed code is a user's
     block, in which models may be counted.
@@ -58,6 +59,7 @@ class World:
     unrecorded: frozenset[Any] = frozenset()
     answers: Mapping[Any, Any] = EMPTY_MAPPING
     is_meta = False
+    observe_dispatch = True
     skips_forwards = False
     enters_earlier_tensors = True
     is_block = False
