@@ -55,6 +55,7 @@ PREDICTED_BY = ("operator", "module", "phase", "kind", "call")
 RESERVED = ("allocated", "reserved", "total", "memory", "fits", "workspaces", "context", "nccl", "fragmentation")
 """The attributes of a memory prediction that ``--json`` prints."""
 TRACERS = ("auto", "symbolic", "record")
+python_format = warnings.formatwarning
 
 
 class Commands(TyperGroup):
@@ -105,11 +106,19 @@ app = typer.Typer(
 )
 
 
+def _as_note(message: Any, category: type[Warning], filename: str, lineno: int, line: str | None = None) -> str:
+    """Return the text of a warning. Warnings of fxflops itself look like the command's other notes, without a place in typer's code."""
+    if Path(filename).parent.name == "typer":
+        return f"fxflops: {message}\n"
+    return python_format(message, category, filename, lineno, line)
+
+
 def main() -> None:
     """Run the ``fxflops`` command. ``python -m fxflops`` calls this function too."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # some terminals cannot encode the summary's bars
+    warnings.formatwarning = _as_note
     app(prog_name="fxflops")
 
 

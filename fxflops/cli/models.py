@@ -77,7 +77,8 @@ def load(name: str, on_meta: bool = False, unsafe: bool = False) -> Loaded:
         if name.endswith(".py"):
             makers = ", ".join(f"{name}:{maker}" for maker in _makers(_imported(name)))
             raise InputError(
-                f"{name} is not the name of a model: {f'give one of {makers}' if makers else 'the file defines no module and no function'}"
+                f"{name} is not the name of a model: {f'give one of {makers}' if makers else 'the file defines no module and no function'}; "
+                f"fxflops profile {name} profiles the script"
             )
         raise InputError(f"unknown model {name!r}. A model is one of\n{FORMS}")
     library, _, rest = name.partition(":")

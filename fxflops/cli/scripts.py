@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..errors import InputError
+from .interrupts import end
 from .options import examples
 from .shown import write
 
@@ -25,6 +29,9 @@ EXAMPLES = examples(
 )
 RUN = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
 """Settings for typer that pass the arguments after the script's name on to the script."""
+INTERRUPTED = 130
+"""The exit code of a process that Ctrl-C has ended, as in a shell."""
+PACKAGE = str(Path(__file__).resolve().parents[1])
 
 
 def profile(
@@ -45,7 +52,8 @@ def profile(
 ) -> None:
     """Run a script as python would, and show the FLOPs, time and memory of its models.
 
-    The script needs no changes. Profiling starts when the script first calls a model.
+    The script needs no changes. Profiling starts when the script first calls a model. If the script raises an error, or is stopped
+    by Ctrl-C, the report covers what ran until then.
     """
     if not script.is_file():
         if str(script).startswith("-"):
@@ -53,8 +61,16 @@ def profile(
         raise InputError(f"file not found: {os.fspath(script)!r}; fxflops run MODEL counts and times a model")
     from ..profiled_script import ScriptProfile
 
-    with ScriptProfile(lines) as run:
-        code = _exit_code(script, context.args)
+    run = ScriptProfile(lines)
+    try:
+        with run:
+            code = _exit_code(script, context.args)
+    except BaseException as error:
+        traceback_of_script = _from_script(error.__traceback__, script)
+        if traceback_of_script is None:  # fxflops itself raised the error
+            raise
+        typer.echo(_as_python_prints(error, traceback_of_script), err=True, nl=False)
+        code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
     _show(run, lines, save or [])
     if code:
         if own := [each for each in context.args if each.partition("=")[0] in ("--lines", "--save")]:
@@ -80,15 +96,36 @@ def _exit_code(script: Path, arguments: list[str]) -> int:
     return 0
 
 
+def _from_script(frames: TracebackType | None, script: Path) -> TracebackType | None:
+    """Return the part of a traceback that begins in the script; None if the script was not running."""
+    while frames is not None and frames.tb_frame.f_code.co_filename != os.fspath(script):
+        frames = frames.tb_next
+    return frames
+
+
+def _as_python_prints(error: BaseException, frames: TracebackType) -> str:
+    """Return the text that python prints for an error, without the frames of fxflops between those of the script and of torch."""
+    printed = traceback.TracebackException(type(error), error, frames)
+    kept = [frame for frame in printed.stack if not frame.filename.startswith(PACKAGE)]
+    printed.stack = traceback.StackSummary.from_list(kept)
+    return "".join(printed.format())
+
+
 @contextmanager
 def _as_main(script: Path, arguments: list[str]) -> Iterator[None]:
-    """Set ``sys.argv`` to the script's arguments, and put the script's folder first on ``sys.path``, as python does."""
+    """Set ``sys.argv``, ``sys.path`` and the handler of Ctrl-C as python does when it runs a script."""
     given, path = sys.argv, [*sys.path]
     sys.argv = [os.fspath(script), *arguments]
     sys.path.insert(0, os.fspath(script.resolve().parent))
+    before = signal.getsignal(signal.SIGINT)
+    takes_interrupts = before is end
+    if takes_interrupts:  # else the command's handler would end the process without a report
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     finally:
+        if takes_interrupts and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, before)
         sys.argv, sys.path[:] = given, path
 
 

@@ -164,6 +164,11 @@ class Summary:
         return next((row for row in self.root.children if row.path == OUTSIDE), None)
 
     @property
+    def is_without_model(self) -> bool:
+        """Whether the run is a profiled block in which no model was called: its parameters and steps are unknown."""
+        return self.instruments is not None and self.steps.keys() <= {OUTSIDE}
+
+    @property
     def forward(self) -> str:
         """The name of the work in ``root``: "forward" if the work outside the model is negligible, else "forward and outside" or
         "work outside"."""

@@ -119,7 +119,7 @@ def cards(page: Page) -> list[Card]:
     bound, of_all = "≥ " if data.root.missing else "", "" if data.complete else "≥ "
     found = [
         _count(data.unit, data.root.flops, bound, data.rules),
-        _count("MACs", data.root.macs, bound, "the same under every convention"),
+        _count("MACs", data.root.macs, bound, "fxflops's own count under every convention"),
     ]
     if data.backward_flops is not None:
         parts = {"forward": data.root.flops, "backward": data.backward_flops}

@@ -105,7 +105,7 @@ def facts(data: Summary) -> list[Fact]:
         )
     if data.optimizer_flops is not None:
         found.append(_with_optimizer(data, data.optimizer_flops))
-    if data.params is not None:
+    if data.params is not None and not data.is_without_model:
         found.append(_params(data.params, data.active_params))
     if data.latency is not None or data.nodes_seconds is not None:
         found.append(_latency("latency", data.latency, data.nodes_seconds, data.root.flops, data.on_accelerator))
@@ -233,7 +233,8 @@ def _with_optimizer(data: Summary, optimizer: int) -> Fact:
         return Fact("opt step", units.count(optimizer), [f"{data.unit} of the optimizer"])
     whole = data.root.flops + data.backward_flops + (data.recompute_flops or 0) + optimizer
     parts = f"{data.unit} of all phases, the optimizer's {units.count(optimizer)} included"
-    return Fact("in all" if len(data.steps) > 1 else "step", units.count(whole), [*_exact(whole), parts])
+    is_whole_block = len(data.steps) > 1 or data.is_without_model
+    return Fact("in all" if is_whole_block else "step", units.count(whole), [*_exact(whole), parts])
 
 
 def _training(data: Summary, backward: int) -> Fact:

@@ -51,6 +51,8 @@ FIGURES: dict[str, tuple[Column, Figure]] = {
     )
 }
 """Maps the key of each possible column to the column and a function that reads the column's value from a report."""
+OF_TIME = frozenset({"latency", "backward_latency", "block_time", "mfu"})
+"""The columns whose values depend on measured times."""
 MEASURED = "training_flops", "recompute_flops", "latency", "backward_latency", "block_time", "memory", "missing"
 """Columns that are shown if at least one report has a value for the column."""
 SHARED = "inputs", "device"
@@ -234,7 +236,7 @@ def _table(reports: Mapping[str, Report], keys: Sequence[str] | None, convention
         for name, report in reports.items()
     ]
     origin = first.environment._replace(asked="").provenance
-    notes = _notes(reports, "inputs" in shown_keys)
+    notes = _notes(reports, shown_keys)
     table = Table("models", tuple(columns), tuple(rows), keys is not None, provenance=origin, notes=notes)
     return table if keys is not None else table.without_empty_columns(COUNTS)
 
@@ -256,9 +258,9 @@ def _common_inputs(reports: Mapping[str, Report]) -> str:
     return f"inputs {inputs.pop()}" if len(inputs) == 1 else ""
 
 
-def _notes(reports: Mapping[str, Report], are_inputs_shown: bool) -> tuple[str, ...]:
-    """Return the notes below the table: the common inputs, and caveats about single values."""
-    common = "" if are_inputs_shown else _common_inputs(reports)
+def _notes(reports: Mapping[str, Report], shown_keys: Sequence[str]) -> tuple[str, ...]:
+    """Return the notes below the table: the common inputs, and caveats about the values that the table shows."""
+    common = "" if "inputs" in shown_keys else _common_inputs(reports)
     convention = next(iter(reports.values())).convention
     notes = [" · ".join(filter(None, [common, f"convention {convention}"]))]
     sources = [
@@ -267,7 +269,8 @@ def _notes(reports: Mapping[str, Report], are_inputs_shown: bool) -> tuple[str, 
         if (requested := report.environment.asked) not in ("", name)
     ]
     notes += [", ".join(sources)] if sources else []
-    notes += [f"{name}: unsteady times, {report.unsteady}" for name, report in reports.items() if report.unsteady]
+    if not OF_TIME.isdisjoint(shown_keys):
+        notes += [f"{name}: unsteady times, {report.unsteady}" for name, report in reports.items() if report.unsteady]
     if any(not report.complete for report in reports.values()):
         notes.append("missing: number of calls without a formula; FLOPs and MACs of such models are lower bounds")
     return tuple(notes)

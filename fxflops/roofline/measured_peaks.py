@@ -47,6 +47,10 @@ class Peak(NamedTuple):
 
 _PEAKS: dict[tuple[str, int, str], Peak] = {}
 """The cache of peaks measured in this process, by device, threads and dtype."""
+_TRIED_AT: dict[tuple[str, int, str], float] = {}
+"""When these peaks were last measured, by the monotonic clock."""
+RETRY_AFTER = 60.0
+"""The seconds after which a peak that is not reproducible is measured again: a busy machine is usually still busy a moment later."""
 
 
 class TF32(NamedTuple):
@@ -127,7 +131,7 @@ def measured(where: str, dtypes: Iterable[str] = ("f32",)) -> Device:
     and copies of vectors. f32 is always measured. On a GPU, TF32 gets a separate peak if torch's settings allow TF32 for any
     operation; by default, they allow it for convolutions.
 
-    Results are cached for the process, by number of threads. Measuring takes about 0.5 s per dtype (up to 2 s on a busy machine)
+    Results are cached for the process, by number of threads; a peak that is not reproducible is measured again a minute later. Measuring takes about 0.5 s per dtype (up to 2 s on a busy machine)
     and 0.5 s for the bandwidths.
     """
     threads, kind, accelerator = torch.get_num_threads(), _kind(where), accelerator_of(where)
@@ -139,8 +143,12 @@ def measured(where: str, dtypes: Iterable[str] = ("f32",)) -> Device:
     speeds = list(zip(sizes, reversed(list(slowest_first)), strict=True))
     peaks = {}
     for dtype in known:
+        key, now = (where, threads, dtype), time.monotonic()
+        was_tried = key in _PEAKS and now - _TRIED_AT.get(key, -RETRY_AFTER) < RETRY_AFTER
         with computed_in_tf32(dtype == "tf32") if kind == "accelerator" else nullcontext():
-            peaks[dtype] = _gemm(where, threads, dtype, SECONDS_CAP, _fastest)
+            peaks[dtype] = _PEAKS[key] if was_tried else _gemm(where, threads, dtype, SECONDS_CAP, _fastest)
+        if not was_tried:
+            _TRIED_AT[key] = time.monotonic()
     reproducible = all(peak.is_reproducible for peak in peaks.values())
     return Device(
         where if accelerator is None else accelerator.name,
@@ -197,6 +205,7 @@ def _gemm(
 def distrust_peaks() -> None:
     """Measure all peaks again at the next call. Called after a run exceeded a peak, so other work must have slowed the measurements."""
     _PEAKS.update({key: peak._replace(is_reproducible=False) for key, peak in _PEAKS.items()})
+    _TRIED_AT.clear()
 
 
 @cache

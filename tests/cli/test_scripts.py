@@ -1,15 +1,18 @@
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from fxflops.cli import scripts
 from fxflops.cli.app import app
 from fxflops.report.report import Report
 
 SCRIPT = """
+import subprocess
 import sys
 import torch
 import beside
@@ -48,3 +51,37 @@ def test_options_of_fxflops_stand_before_the_script(tmp_path: Path) -> None:
     assert (result.exit_code, "--lines was passed to the script" in result.output) == (2, True)
     unknown = CliRunner().invoke(app, ["profile", "--tree", str(tmp_path / "train.py")])
     assert (unknown.exit_code, "no such option: --tree" in unknown.output) == (2, True)
+
+
+def test_a_script_that_raises_is_reported_until_then(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch\n"
+        "layer = torch.nn.Linear(8, 4, bias=False)\n"
+        "for _ in range(3):\n"
+        "    layer(torch.ones(2, 8))\n"
+        "layer(torch.ones(2, 9))\n"
+    )
+    saved = tmp_path / "report.json"
+    result = CliRunner().invoke(app, ["profile", "--save", str(saved), str(script)])
+    assert result.exit_code == 1
+    assert Report.load(saved).total_macs == 3 * 2 * 8 * 4
+    first, *_, last = [line for line in result.stderr.splitlines() if line.startswith("  File")]
+    assert f'"{script}", line 5' in first
+    assert "torch" in last
+    assert str(Path(scripts.__file__).parents[1]) not in result.stderr
+
+
+def test_ctrl_c_ends_a_script_with_a_report(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os, signal, torch\n"
+        "torch.nn.Linear(8, 4)(torch.ones(2, 8))\n"
+        "os.kill(os.getpid(), signal.SIGINT)\n"
+        "print('not reached')\n"
+    )
+    command = [sys.executable, "-m", "fxflops", "profile", str(tmp_path / "train.py")]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 130
+    assert "MACs" in run.stdout
+    assert "not reached" not in run.stdout
+    assert run.stderr.endswith("KeyboardInterrupt\n")
