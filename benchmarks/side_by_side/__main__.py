@@ -4,7 +4,7 @@
 
 The reference is a commit, which is checked out into a temporary ``git worktree``, or a folder. The other side is this tree, or
 the one that ``--new`` names; do not edit it during the run. Each side runs in its own processes and imports its own library.
-Both take the models from this tree, with equal seeds.
+Both take the models from this tree, with equal seeds. ``whole_zoos.py`` compares all models of a zoo, by digests alone.
 
 A report's facts are everything that it shows but times (``facts.py``): calls, scopes, costs, memory over time, missing, sums,
 warnings, and types of errors. They are written to ``OUT/WAYS/SIDE/SET.jsonl``, one line for each case. SIDE includes a digest of the library, the
