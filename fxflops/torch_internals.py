@@ -265,7 +265,7 @@ BINDINGS = [_optional(f"torch._C.{name}", None) for name in ("_special", "_linal
 TensorBase = torch._C.TensorBase
 # The function torch._assert, which has a formula. Necessary.
 assertion = torch._assert
-# Returns which kernel attention uses. Without it, the attention call runs on fake tensors to find the kernel, which is slower.
+# Returns the kernel that attention uses. Without this function, the attention call runs on fake tensors to find the kernel, which is slower.
 fused_sdp_choice: Callable[..., int] | None = _optional("torch._fused_sdp_choice", None)
 # The operator whose meta kernel makes a gradient that was not requested. Necessary.
 batch_norm_backward = torch.ops.aten.native_batch_norm_backward.default

@@ -600,7 +600,7 @@ def ops(
     packages: Annotated[
         bool,
         typer.Option(
-            "--packages", help="List the installed libraries that add their own formulas, instead of the operations."
+            "--packages", help="Instead of the operations, list the installed libraries that add their own formulas."
         ),
     ] = False,
 ) -> None:

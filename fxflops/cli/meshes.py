@@ -106,7 +106,7 @@ def mesh(
         ),
     ] = None,
     json: option.TableAsJson = False,
-    csv: Annotated[bool, typer.Option("--csv", help="Print the meshes that fit as CSV.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print a CSV of the meshes that fit.")] = False,
 ) -> None:
     """Simulate a training step of a transformers causal language model on each mesh of --gpus devices. Print the meshes that fit in
     memory, fastest first, then the meshes that do not fit.

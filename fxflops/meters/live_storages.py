@@ -96,7 +96,7 @@ class LiveStorages:
         self._replaceable: Holders | None = None
         # For each held storage that may_reassign noted, by address: the tensor that may be reassigned, and the storage's bytes.
         self._maybe_reassigned: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
-        # Handed-out storages, by id: since the last _read_sizes, and before it.
+        # The storages handed out since the last _read_sizes, and those handed out before it, by id.
         self._handed_out: dict[int, _StorageRef] = {}
         self._handed_out_before: OrderedDict[int, _StorageRef] = OrderedDict()
         # The numbers of placeholders; None if they are not noted.

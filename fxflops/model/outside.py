@@ -39,8 +39,8 @@ class Outside:
 
     The search covers the modules' classes, their methods, hooks, and functions in the same files. It skips torch's own classes,
     which do not change such values. ``tensors`` are the tensors that the search finds. ``containers`` are the lists, dicts and sets
-    that it finds; if :func:`holds_tensors` of a container is True after the run, the caller must restore the container's items.
-    :meth:`restore` resets variables and attributes whose values are tensors after the run.
+    that it finds. :meth:`restore` resets the variables and attributes that hold tensors after the run. The caller must restore the
+    items of each container for which :func:`holds_tensors` is then True.
     """
 
     def __init__(self, classes: Iterable[type], hooks: Iterable[Any] = ()) -> None:

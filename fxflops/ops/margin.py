@@ -1,4 +1,4 @@
-"""Margin and ranking losses count their definition for each element, then the reduction, like in loss.py.
+"""Margin and ranking losses cost the operations in their definition for each element, plus the reduction, as in loss.py.
 
 Where a loss branches on the target, the more expensive branch is counted, plus 1 for the choice.
 """
@@ -95,7 +95,7 @@ def multi_margin_loss(
 ) -> Cost:
     """input[n, c], target[n] -> out[]: per class other than y, 3 for max(0, margin - x[y] + x), plus 1 for p = 2 and 1 with a weight.
 
-    Each row also takes the sum over the classes and 1 divide.
+    Each row also costs one sum over the classes and 1 divide.
     """
     c, rows = input[-1] if input.ndim else 1, math.prod(input[:-1])
     each = Cost(muls=(p == 2) + (weight is not None), adds=2, others=1)

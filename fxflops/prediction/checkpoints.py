@@ -324,7 +324,7 @@ class Search:
             if self._fits(trial):
                 best = trial
                 break
-            # The set needs this many bytes too many: its estimate was too low, or more of the reserved memory is unused. Aim lower.
+            # The set exceeds the limit by this many bytes: its estimate was too low, or more of the reserved memory is unused. Aim lower.
             too_much = max(trial.allocated - self._memory, trial.peak - self._limit, 1)
             memory = min(memory, self._levels.peak(chosen)) - too_much
         return self._with_fewer(best) if best is not None else None
@@ -573,7 +573,7 @@ class _Levels:
         places = [slice(end - size, end) for size, end in zip(numbers, accumulate(numbers), strict=True)]
         for place, number in zip(places, chosen, strict=True):
             for inner in self._inside[number].intersection(chosen):
-                # While the outer module is recomputed, the inner module lowers the level by its largest saving.
+                # While the outer module is recomputed, checkpointing the inner module lowers memory by the inner module's largest saving.
                 levels[place] += self._least[inner] - rows[chosen.index(inner), columns[place]]
             for around in self._around[number].intersection(chosen):
                 levels[place] -= rows[chosen.index(around), columns[place]]
@@ -690,7 +690,7 @@ class _Levels:
         least = max(int(WORTHWHILE * flops), 1)
         outs = [out for size in (1, 2) for out in combinations(chosen, size) if self.flops(out) >= least]
         levels = self._base + self._change[[*chosen]].sum(0)
-        # If an outer module is dropped, the modules inside it have an effect earlier. ``levels`` ignores this, so use the exact rows.
+        # If an outer module is dropped from the set, the modules inside it start to save memory earlier in the run. ``levels`` ignores this, so use the exact rows.
         exact = dict(zip(chosen, self._rows(chosen), strict=True))
         highest = self._base + sum(exact.values(), torch.zeros_like(self._base))
         is_around = {number for number in chosen if self._inside[number].intersection(chosen)}

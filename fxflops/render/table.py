@@ -152,7 +152,7 @@ def _rank(value: Any) -> tuple[int, Any]:
 def _fitted(
     shown: Sequence[Printed], tablefmt: str, limit: int | None, elidable: Sequence[str], expendable: Sequence[str]
 ) -> tuple[str, list[str]]:
-    """Return the table as text with lines of at most ``limit`` cells, and the headers of the dropped columns."""
+    """Return the table as text, at most ``limit`` characters wide, and the headers of the columns dropped to fit."""
     if limit is None:
         return _tabulated(shown, tablefmt), []
     spared = [key for key in expendable if any(each.column.key == key for each in shown)]

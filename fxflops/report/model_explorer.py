@@ -34,7 +34,7 @@ def graph(counted_run: CountedRun) -> dict[str, Any]:
 
 
 def node_data(counted_run: CountedRun, by: str) -> dict[str, Any]:
-    """Return each node's cost ``by``, and the colours from the lowest to the highest cost. Raises InputError if the cost was not measured."""
+    """Return each node's cost in the quantity ``by``, and the colours from the lowest to the highest cost. Raises InputError if the cost was not measured."""
     values = {node.name: node.costs[by] for node in costed_nodes(counted_run, by) if by in node.costs}
     results = {name: {"value": value} for name, value in values.items()}
     data = {"name": COSTS[by][0], "results": results, "gradient": list(GRADIENT)}

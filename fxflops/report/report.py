@@ -663,7 +663,7 @@ class Report(View):
         return self.with_name(name)
 
     def with_name(self, name: str) -> Report:
-        """Return a copy of this report in which ``name`` follows the model's class. Views show the name; files store the name."""
+        """Return a copy of this report that shows ``name`` after the model's class. Views show the name; files store the name."""
         run = replace(self._run, environment=self.environment._replace(asked=name))
         return Report(run, self._convention, self._registry, self._model, self.attention, self.counted, self._users)
 

@@ -249,7 +249,7 @@ def measure(
 def _matching_runs(
     subject: Subject, traced: TracedGraph, registry: FormulaRegistry, tick: Progress
 ) -> tuple[GraphRun, ModelRun]:
-    """Run the graph, on meta if possible, and the model itself, if it was not recorded. The calls of the two runs match.
+    """Run the graph, on meta if possible. If the graph was not recorded, also run the model itself. The calls of the two runs match.
 
     The graph's run only shows each node's calls and bytes. The report has the model's own calls.
     """

@@ -130,7 +130,7 @@ class CallRunner(ThreadPart):
         if is_control_flow(func) or self._registry.find(func) is not None or not calls_other_callables:
             # All modes are off here; each wrapped function turns our modes on again while it runs.
             args, kwargs = with_callables((args, kwargs), self._observed_inside)
-            # A control flow operator itself slices rows and stacks results with torch functions: track their results.
+            # A control flow operator calls torch functions to slice rows and stack results: track the outputs of these functions.
             is_tracked = is_control_flow(func)
             with (
                 EnableTorchFunction() if is_tracked else nullcontext(),

@@ -120,7 +120,7 @@ class ThreadState:
         self.in_library_backward = False
         # The function that dispatches the operators being recorded, if any.
         self.dispatcher: Any = None
-        # Python functions that are running with their bodies observed. If such a function calls itself, the inner call is recorded by operators.
+        # Python functions that are running with their bodies observed. If such a function calls itself, the operators of the inner call are recorded.
         self.bodies_under_way: set[Any] = set()
         # The operators of the current call, kept in case checkpoint stops the call halfway: see Recording.call_raised.
         self.call_operators: list[tuple[Any, CallSpecs]] = []
