@@ -131,8 +131,8 @@ def measured(where: str, dtypes: Iterable[str] = ("f32",)) -> Device:
     and copies of vectors. f32 is always measured. On a GPU, TF32 gets a separate peak if torch's settings allow TF32 for any
     operation; by default, they allow it for convolutions.
 
-    Results are cached for the process, by number of threads; a peak that is not reproducible is measured again a minute later. Measuring takes about 0.5 s per dtype (up to 2 s on a busy machine)
-    and 0.5 s for the bandwidths.
+    Results are cached for the process, by number of threads; a peak that is not reproducible is measured again a minute later.
+    Measuring takes about 0.5 s per dtype (up to 2 s on a busy machine) and 0.5 s for the bandwidths.
     """
     threads, kind, accelerator = torch.get_num_threads(), _kind(where), accelerator_of(where)
     also = ["tf32"] if where.startswith("cuda") and any(tf32_allowed()) else []

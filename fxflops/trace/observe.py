@@ -110,7 +110,7 @@ class Observer:
             must_read_masks=must_read_masks,
         )
         self.calls, self.scopes, self.steps = shared.calls, shared.scopes, shared.steps
-        self.phases, self.lock = shared.phases, shared.lock
+        self.phases = shared.phases
         self.stopwatch, self.times = stopwatch, times
         self._threads, self._thread = shared.threads, threading.get_ident()
         self._first = ThreadObserver(shared, ThreadState(shared, stack, stopwatch, times), new_stopwatch)

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
 
 from ..meters.stopwatch import PhaseTimes, Stopwatch
 from ..model.pytree import tensors_in
@@ -35,7 +34,7 @@ from .threads import Watched
 class ThreadObserver:
     """Observes the calls of the thread in which it is made, between ``switch_on`` and ``switch_off``.
 
-    ``state`` is what the thread is doing now. ``modules`` and ``recording`` are the parts that :class:`.Observer` uses.
+    ``state`` is what the thread is doing now. ``modules`` and ``recording`` are the parts that :class:`.Observer` and :class:`.Threads` use.
     ``new_stopwatch`` makes the stopwatches of further threads.
     """
 
@@ -96,10 +95,6 @@ class ThreadObserver:
         """Return whether a tensor was made in this run, or is an input of the run or of the open outermost module call."""
         is_argument = any(tensor is other for other in tensors_in(self._steps.arguments))
         return is_argument or self._shared.storages.belongs_to_run(tensor)
-
-    def record_unobservable(self, op: str, module: nn.Module, arguments: Any) -> None:
-        """Record a module call that could not be observed, as a call of the op ``op``, which has no formula."""
-        self.recording.record_unobservable(op, module, arguments)
 
     def _task(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap a function for another thread, so that it is observed there as part of the module calls that are open now."""

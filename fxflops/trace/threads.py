@@ -109,7 +109,7 @@ class Threads:
                 return None
             if thread_id in self._threads_before and not any(map(first.belongs_to_run, tensors_in(arguments))):
                 self._module_of_foreign[thread_id] = module
-                first.record_unobservable(OF_ANOTHER_THREAD, module, arguments)
+                first.recording.record_unobservable(OF_ANOTHER_THREAD, module, arguments)
                 return None
         depth = self._depths[thread_id] = self._depths.get(thread_id, 0) + 1
         if depth == 1:
