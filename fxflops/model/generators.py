@@ -38,7 +38,7 @@ def generator_of(value: Any) -> Generator | None:
 def global_states() -> list[tuple[Generator, Any]]:
     """Return the process's global generators with their current states."""
     generators = [Generator(torch.get_rng_state, torch.set_rng_state), Generator(random.getstate, random.setstate)]
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():
         generators.append(Generator(torch.cuda.get_rng_state_all, torch.cuda.set_rng_state_all))
     if "numpy" in sys.modules:
         numpy = sys.modules["numpy"].random

@@ -7,6 +7,7 @@ there, e.g. in a cache, would break the model's next real run. So variables and 
 from __future__ import annotations
 
 import dis
+import operator
 from collections.abc import Iterable, Iterator
 from functools import cache, partial
 from itertools import chain
@@ -62,10 +63,15 @@ class Outside:
         attributes = dict(vars(cls))
         self._classes.append((cls, attributes))
         for value in attributes.values():
-            self._enter_container(value)
-            if issubclass(type(value), torch.Tensor):
+            kind = type(value)
+            if kind in PLAIN:
+                continue
+            if kind in CONTAINERS:
+                self._enter_container(value)
+            elif issubclass(kind, torch.Tensor):
                 self.tensors.append(value)
-            value = value.fget if type(value) is property else getattr(value, "__func__", value)
+            elif kind is not FunctionType:
+                value = value.fget if kind is property else getattr(value, "__func__", value)
             if type(value) is FunctionType:  # also functions defined elsewhere
                 self._enter_users(value)
 
@@ -85,34 +91,36 @@ class Outside:
         if id(function) in self._seen:
             return
         self._seen.add(id(function))
-        if vars(function):
-            self._enter_container(vars(function))
-        cells = function.__closure__ or ()
-        self._places += [(CELL, cell, value_at(CELL, cell)) for cell in cells]
-        for content in (
-            *(value_at(CELL, cell) for cell in cells),
-            *(function.__defaults__ or ()),
-            *vars(function).values(),
-        ):
+        contents: list[Any] = [*(function.__defaults__ or ())]
+        if attributes := vars(function):
+            self._enter_container(attributes)
+            contents += attributes.values()
+        for cell in function.__closure__ or ():
+            content = value_at(CELL, cell)
+            self._places.append((CELL, cell, content))
+            contents.append(content)
+        for content in contents:
             self._enter_value(content, DEPTH)
         file_globals, (names, rebound) = function.__globals__, names_of(function.__code__)
         self._globals += [(file_globals, name, file_globals.get(name, NOTHING)) for name in rebound]
         for value in [file_globals[name] for name in names if name in file_globals]:
-            if type(value) in PLAIN:
+            kind = type(value)
+            if kind in PLAIN:
                 continue
-            self._enter_container(value)
-            if type(value) is FunctionType and value.__globals__ is file_globals:
-                self._enter_function(value)
-            elif issubclass(type(value), torch.Tensor):
+            if kind is FunctionType:
+                if value.__globals__ is file_globals:
+                    self._enter_function(value)
+            elif kind is type:
+                if id(value) not in self._seen and value.__module__ == file_globals.get("__name__"):
+                    self._enter_class(value)
+            elif kind in CONTAINERS:
+                self._enter_container(value)
+            elif issubclass(kind, torch.Tensor):
                 self.tensors.append(value)
             elif generator := generator_of(value):
                 self.generators.append(generator)
-            elif type(value).__module__ == file_globals.get("__name__"):  # an object of a class of this file
+            elif kind.__module__ == file_globals.get("__name__"):  # an object of a class of this file
                 self._enter_value(value, DEPTH)
-            elif (
-                type(value) is type and id(value) not in self._seen and value.__module__ == file_globals.get("__name__")
-            ):
-                self._enter_class(value)
 
     def _enter_value(self, value: Any, depth: int) -> None:
         """Add the value of a closure variable, a default argument or a function's attribute to the search."""
@@ -156,6 +164,8 @@ class Outside:
     def restore(self) -> None:
         """Restore variables and attributes that are now unbound, or whose new value is or contains a tensor."""
         for cls, before in self._classes:
+            if [*vars(cls)] == [*before] and all(map(operator.is_, vars(cls).values(), before.values())):
+                continue
             added = [name for name in vars(cls) if name not in before and not name.startswith("__")]
             for name in [name for name in added if holds_tensors(vars(cls)[name])]:
                 type.__delattr__(cls, name)

@@ -8,7 +8,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import lru_cache, partial
 from itertools import chain, compress, filterfalse, islice
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
@@ -50,6 +50,7 @@ ATOMS = frozenset({
     int, float, bool, str, bytes, complex, type(None), torch.Size, torch.dtype, torch.device, type, FunctionType,
     BuiltinFunctionType,
 })  # fmt: skip
+BUILTINS = frozenset({tuple, list, dict, set})
 CONTAINERS = frozenset({dict, OrderedDict, list, set})
 KEPT = (dict, list, set, deque, bytearray)
 DEPTH = 4
@@ -93,10 +94,9 @@ class Snapshot:
         attribute_values: list[Any] = []  # values of the attributes that nn.Module itself does not have
         parameters: list[nn.Parameter | None] = []
         tensors: list[torch.Tensor | None] = []
-        readers = cache(_readers_of)
         for module in self._modules:
             attributes = module.__dict__
-            read_registries, read_hooks, read_rest = readers(tuple(attributes))
+            read_registries, read_hooks, read_rest = _readers_of(tuple(attributes))
             registries = read_registries(attributes)
             if len(registries) == len(REGISTRIES) and type(registries[0]) in CONTAINERS:
                 self._dicts += registries[:3]
@@ -124,6 +124,10 @@ class Snapshot:
         to_walk = [*compress(searched, map(operator.not_, are_plain))]
         for part in (*_parts(to_walk, DEPTH), *_parts(inputs)):
             kind = type(part)
+            if kind in BUILTINS:  # have no attributes or slots
+                if kind is not tuple:
+                    self._containers.append(part)
+                continue
             if issubclass(kind, torch.Tensor):
                 tensors.append(part)
             elif issubclass(kind, KEPT):
@@ -394,6 +398,7 @@ def _users(hooks: dict[Any, Any]) -> dict[Any, Any]:
     return {key: hook for key, hook in [*hooks.items()] if isinstance(key, int)}
 
 
+@lru_cache(maxsize=1000)
 def _readers_of(names: tuple[str, ...]) -> list[Reader]:
     """Return three readers for modules with these attribute names: for tensors and modules, for hooks, and for all other attributes."""
     present = set(names)
@@ -462,6 +467,8 @@ def _parts(value: Any, depth: int = 1000) -> Iterator[Any]:
     """Yield all parts of a value, including the attributes of containers whose class is a user's subclass."""
     for _, part in walk(value, depth):
         yield part
+        if type(part) in BUILTINS:
+            continue
         if issubclass(type(part), (*SEQUENCES, dict)) and is_object(part):
             yield from (inner for _, inner in walk(vars_of(part), depth))
         elif 0 < depth <= DEPTH and callable(part) and (contents := contents_of_callable(part)):
@@ -491,10 +498,9 @@ def attributes_to_keep(value: Any) -> dict[str, Any] | None:
 
 def attribute_tensors(modules: Iterable[nn.Module]) -> list[torch.Tensor]:
     """Return the tensors in plain attributes of modules. Nested values are searched as deeply as in a :class:`Snapshot`."""
-    readers = cache(_readers_of)
     values: list[Any] = []
     for module in modules:
-        *_, read_rest = readers(tuple(vars(module)))
+        *_, read_rest = _readers_of(tuple(vars(module)))
         values += read_rest(vars(module))
     searched = [value for value in values if type(value) not in ATOMS]
     to_walk = [*compress(searched, map(operator.not_, _are_plain(searched)))]
