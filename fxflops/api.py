@@ -38,7 +38,7 @@ from .report.model_summary import COLUMNS, DEPTH, ModelSummary
 from .report.report import Report
 from .run.model_run import run_model
 from .run.outcome import Run
-from .run.passes import TracedGraph, analysis
+from .run.passes import TracedGraph, traced_run
 from .run.progress import progress_bar
 from .run.request import Request, with_own_backward
 from .run.running import prepared_subject
@@ -175,7 +175,7 @@ def analyzed(
                     f"the input is on meta, but the model is on {subject.device}: pass a real tensor, or use count()"
                 )
                 raise InputError(problem)
-            return analysis(subject, registry, tracer=trace, repeats=repeats, tick=tick, with_kernels=kernels)
+            return traced_run(subject, registry, tracer=trace, repeats=repeats, tick=tick, with_kernels=kernels)
 
     run, traced = with_own_backward(Request(mode, backward), type(model).__name__, run_prepared)
     return Report(run, rules, registry, reference_to(model), attention), traced.graph_module

@@ -146,13 +146,13 @@ def run_graph(
     inputs: Mapping[str, Any],
     *meters: Meter,
     backward_meter: Meter | None = None,
-    start_backward: Callable[[Any, Callable[[Roots, Roots], None]], None] = lambda out, run: run(*roots_of(out)),
+    observer: Observer | None = None,
 ) -> Any:
     """Run the graph with the meters around each node, and return its output. ``inputs`` are by the names of forward's parameters.
 
     With ``backward_meter``, the backward pass also runs if the output requires a gradient, and ``backward_meter`` measures it for each
-    forward node. ``start_backward(output, run)`` starts the backward pass by ``run(roots, ones)``. Raises RunError with the name of
-    the node if a node raises.
+    forward node. If the run is observed, ``observer`` records this backward pass, too. Raises RunError with the name of the node if a
+    node raises.
     """
     owners = None if backward_meter is None else AutogradOwners(follows=True)
     with uncompiled(), _modes_restored():
@@ -160,7 +160,11 @@ def run_graph(
     for meter in meters:
         meter.finish()
     if backward_meter is not None and owners is not None and requires_gradient(output):
-        start_backward(output, partial(_run_backward, owners, backward_meter))
+        run_backward = partial(_run_backward, owners, backward_meter)
+        if observer is None:
+            run_backward(*roots_of(output))
+        else:
+            observer.backward(output, run_backward)
         backward_meter.finish()
     return output
 

@@ -41,6 +41,8 @@ from .subject import Subject
 from .uncompiled import once_loaded, uncompiled
 
 TRACERS = ("auto", "symbolic", "record")
+SYMBOLIC, RECORDED, NO_GRAPH = "symbolic", "recorded", "no"
+"""How a graph was made. With the word "trace", these are the words of a report: "no trace"."""
 
 
 class ModelRun(NamedTuple):
@@ -62,7 +64,7 @@ class GraphRun(NamedTuple):
 class TracedGraph:
     """A model's graph.
 
-    ``how`` is "symbolic", "recorded", or "no" for an empty graph. ``why`` is the reason why the graph is not symbolic, or why it is
+    ``how`` is SYMBOLIC, RECORDED, or NO_GRAPH for an empty graph. ``why`` is the reason why the graph is not symbolic, or why it is
     empty. ``model_run`` is the run that was recorded; None for a symbolic graph.
     """
 
@@ -72,7 +74,7 @@ class TracedGraph:
     model_run: ModelRun | None = None
 
 
-def analysis(
+def traced_run(
     subject: Subject,
     registry: FormulaRegistry,
     *,
@@ -94,7 +96,7 @@ def analysis(
                 run = measure(subject, traced, registry, repeats=repeats, tick=tick, with_kernels=with_kernels)
                 return run, traced
             except (TraceError, InputError) as error:
-                if tracer == "symbolic" or traced.how == "no":
+                if tracer == "symbolic" or traced.how == NO_GRAPH:
                     raise
                 traced = graph_instead(subject, registry, traced, error)
     except (RunError, OutOfMemoryError) as error:
@@ -116,7 +118,7 @@ def traced_graph(subject: Subject, registry: FormulaRegistry, tracer: str, why: 
         return without_graph(subject, registry, f"{type(subject.model).__name__} runs a backward pass itself")
     if tracer != "record" and not (tracer == "auto" and subject.request.backward and isinstance(subject.model, Called)):
         try:
-            return TracedGraph(_symbolic(subject, registry), "symbolic")
+            return TracedGraph(_symbolic(subject, registry), SYMBOLIC)
         except TraceError as error:
             if tracer == "symbolic":
                 raise
@@ -137,13 +139,13 @@ def _recorded(subject: Subject, registry: FormulaRegistry, why: str) -> TracedGr
     if loaded_weights(subject, observer):
         observer.release()
         return without_graph(subject, registry, "a recorded graph would keep the weights that the model's calls load")
-    return TracedGraph(recorder.graph(), "recorded", why, ModelRun(observer, recorder.call_ranges))
+    return TracedGraph(recorder.graph(), RECORDED, why, ModelRun(observer, recorder.call_ranges))
 
 
 def without_graph(subject: Subject, registry: FormulaRegistry, why: str) -> TracedGraph:
     """Observe a run of the model; return the run with an empty graph. Raises RunError if the model itself raises."""
     observer = observed_run(subject, registry, new_stopwatch=observed_stopwatch_maker(subject.device))
-    return TracedGraph(fx.GraphModule({}, fx.Graph()), "no", why, ModelRun(observer, {}))
+    return TracedGraph(fx.GraphModule({}, fx.Graph()), NO_GRAPH, why, ModelRun(observer, {}))
 
 
 def graph_instead(
@@ -154,7 +156,7 @@ def graph_instead(
     If the model itself raises, raise the model's error. If the graph raised the same error, raise the graph's error instead, since it
     names the node.
     """
-    if traced.how == "recorded":
+    if traced.how == RECORDED:
         at = f" at {error.node!r}" if isinstance(error, RunError) else ""
         return without_graph(subject, registry, f"the model's recorded graph cannot be run{at}: {_cause(error)}")
     try:
@@ -348,7 +350,7 @@ def _watched_graph(subject: Subject, graph: fx.GraphModule, registry: FormulaReg
     try:
         noting = noting_live(storages, observer.calls, subject.named_tensors["params"])
         with noting, uncompiled(), observer:
-            run_graph(graph, inputs, collector, memory, backward_meter=backward_meter, start_backward=observer.backward)
+            run_graph(graph, inputs, collector, memory, backward_meter=backward_meter, observer=observer)
     except RunError:
         if not with_backward:
             raise
@@ -397,7 +399,7 @@ def _comparable(call: Call, compares_facts: bool) -> tuple[Any, ...]:
 def author_lines(subject: Subject, registry: FormulaRegistry, traced: TracedGraph) -> dict[str, str]:
     """Return the innermost ``file:line`` in the author's code for each node. If the graph is symbolic, the model is traced again."""
     graph = traced.graph_module
-    if traced.how == "symbolic":
+    if traced.how == SYMBOLIC:
         graph = _symbolic(subject, registry, stack_traces=True)
     places = {}
     for node in graph.graph.nodes:
