@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import dropwhile, takewhile
 from types import CodeType
-from typing import Any
+from typing import Any, Protocol
 
+import torch
 from torch import nn
 
 from ..model.pytree import tensors_in
@@ -21,6 +22,22 @@ MODULE_CALL, EACH_CALL_HANDLER = nn.Module.__call__.__code__, EachCall.__torch_f
 OF_ANOTHER_THREAD = "a call by a thread that does not belong to this run"
 
 
+class ObservesThread(Protocol):
+    """What this module uses of a :class:`.ThreadObserver`. The module of that class imports this one, so it cannot be imported here."""
+
+    @property
+    def state(self) -> Any: ...
+    @property
+    def modules(self) -> Any: ...
+    @property
+    def recording(self) -> Any: ...
+    def is_on(self) -> bool: ...
+    def in_this_thread(self, stack: ModuleStack) -> ObservesThread: ...
+    def switch_on(self) -> None: ...
+    def switch_off(self) -> None: ...
+    def belongs_to_run(self, tensor: torch.Tensor) -> bool: ...
+
+
 class Threads:
     """The observers of a run's threads, except for the thread that began the run.
 
@@ -30,12 +47,10 @@ class Threads:
     module or a task. In a thread that the run started, they are also on while a torch function runs. Autograd's threads inherit the
     modes of the run's first observer, and use that observer. In any other thread, a module call is recorded as a call without a
     formula, unless that thread counts the same model itself.
-
-    Observers have the type Any here: :mod:`.thread_observer` imports this module.
     """
 
     def __init__(self) -> None:
-        self.by_thread: dict[int, Any] = {}
+        self.by_thread: dict[int, ObservesThread] = {}
         self._threads_before = {thread.ident for thread in threading.enumerate()}
         self._depths: dict[int, int] = {}
         self._module_of_foreign: dict[int, nn.Module] = {}
@@ -44,7 +59,7 @@ class Threads:
         self._closing: Callable[[], None] | None = None
 
     @contextmanager
-    def visiting(self, first: Any) -> Iterator[Any]:
+    def visiting(self, first: ObservesThread) -> Iterator[ObservesThread | None]:
         """Yield the observer for a hook that runs in this thread (not the thread that began the run), and keep it from being released.
 
         During the run, yield the run's first observer. After the run, yield this thread's own observer, or None if it has no observer.
@@ -70,7 +85,9 @@ class Threads:
         if is_empty:
             closing()
 
-    def observed_task(self, parent: Any, stack: ModuleStack, function: Callable[..., Any]) -> Callable[..., Any]:
+    def observed_task(
+        self, parent: ObservesThread, stack: ModuleStack, function: Callable[..., Any]
+    ) -> Callable[..., Any]:
         """Wrap ``function`` for another thread. There it is observed as part of the open module calls of ``stack``, unless the run is over."""
 
         def task(*args: Any, **kwargs: Any) -> Any:
@@ -85,7 +102,7 @@ class Threads:
 
         return task
 
-    def _begin_task(self, parent: Any, stack: ModuleStack) -> bool:
+    def _begin_task(self, parent: ObservesThread, stack: ModuleStack) -> bool:
         """Observe a task of the run in this thread; return False if the thread is observed already."""
         if self._depths.get(threading.get_ident()) or parent.is_on():
             return False
@@ -93,11 +110,11 @@ class Threads:
         self._observe_this_thread(parent, stack)
         return True
 
-    def _observe_this_thread(self, parent: Any, stack: ModuleStack) -> None:
+    def _observe_this_thread(self, parent: ObservesThread, stack: ModuleStack) -> None:
         observer = self.by_thread[threading.get_ident()] = parent.in_this_thread(stack)
         observer.switch_on()
 
-    def enter(self, first: Any, module: nn.Module, arguments: Any) -> Any:
+    def enter(self, first: ObservesThread, module: nn.Module, arguments: Any) -> ObservesThread | None:
         """Return the observer for a module call that begins in this thread; None if the call is not observed."""
         thread_id = threading.get_ident()
         if thread_id not in self.by_thread:
@@ -116,7 +133,7 @@ class Threads:
             self._observe_this_thread(first, first.state.stack)
         return self.by_thread[thread_id]
 
-    def leave(self, first: Any, module: nn.Module) -> Any:
+    def leave(self, first: ObservesThread, module: nn.Module) -> ObservesThread | None:
         """Return the observer for a module call that ends in this thread; None if the call is not observed."""
         thread_id = threading.get_ident()
         if self._module_of_foreign.get(thread_id) is module:
