@@ -67,7 +67,7 @@ def uncovered_timed(times: Times) -> Iterator[None]:
     def leaf_name(calls: Any, observed: Any, *_: Any) -> str | None:
         return f"nn.{type(observed.module).__name__}" if calls.formula_of(observed) is not None else None
 
-    learn = timed(FunctionCalls._learn, lambda _, key, formula, target, func, *rest: spelled(func))
+    learn = timed(FunctionCalls._learn, lambda _, call: spelled(call.func))
     with (
         patch.object(FunctionCalls, "_learn", learn),
         patch.object(FunctionCalls, "_observe_call", timed(FunctionCalls._observe_call, function_name)),

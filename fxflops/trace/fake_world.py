@@ -8,13 +8,11 @@ from typing import Any
 
 import torch
 
-from ..ops import Formula
 from ..records import Operation
 from ..records.pairs import ATTENTIONS
 from ..torch_internals import get_current_dispatch_mode_stack, len_torch_dispatch_stack
 from .fake_results import FakeResults
-from .memo import NEW, MemoryEffect, Recipe
-from .model_tensors import Arguments
+from .memo import NEW, MemoryEffect, NewCall, Recipe
 from .processes import communicates
 from .profiled_world import ProfiledWorld
 from .worlds import RNN_BACKWARD
@@ -44,18 +42,11 @@ class FakeWorld(ProfiledWorld):
         return self._results.key_of(func, args, kwargs)
 
     def learn_operator(
-        self,
-        key: Any,
-        formula: Formula,
-        operation: Operation,
-        arguments: Arguments,
-        out: Any,
-        memory_effect: MemoryEffect,
-        is_part: bool,
+        self, call: NewCall, operation: Operation, out: Any, memory_effect: MemoryEffect, is_part: bool
     ) -> None:
-        is_repeatable = formula.op not in NOT_IN_MEMO and not communicates(operation.target)
-        if is_repeatable and self._results.knows(key):
-            self.memo[key] = Recipe(operation, NEW, is_part=is_part)
+        is_repeatable = call.formula.op not in NOT_IN_MEMO and not communicates(operation.target)
+        if is_repeatable and self._results.knows(call.key):
+            self.memo[call.key] = Recipe(operation, NEW, is_part=is_part)
 
     def repeat_operator(self, recipe: Recipe, key: Any, func: Any, args: Any, kwargs: Any, tensors: Any) -> Any:
         results, specs = self._results.of(key, func, args, kwargs, tensors), recipe.operation.out

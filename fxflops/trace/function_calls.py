@@ -28,7 +28,7 @@ from .functions import (
 )
 from .learning import Learning
 from .library_calls import LibraryCalls
-from .memo import Recipe, Unknown, call_key
+from .memo import NewCall, Recipe, Unknown, call_key
 from .model_tensors import Arguments
 from .modes import FunctionMode, dispatch_mode_on, transformed
 from .observer_state import SharedState, ThreadPart, ThreadState
@@ -89,10 +89,11 @@ class FunctionCalls(ThreadPart):
             formula = self._registry.find(func)
             if formula is None:  # no formula: the calls inside the function are recorded
                 return self._observe_call(func, args, kwargs)
+            call = NewCall(key, formula, target, func, args, kwargs)
             with self._lock:
-                recipe = world.recipe_by_rule(key, formula.op, target, func, args, kwargs)
+                recipe = world.recipe_by_rule(call)
                 if recipe is None:
-                    return self._learn(key, formula, target, func, args, kwargs)
+                    return self._learn(call)
         with self._lock:
             return self._repeat(recipe, target, func, args, kwargs)
 
@@ -126,24 +127,23 @@ class FunctionCalls(ThreadPart):
             self._recording.own_nodes_behind((out, args))
         return out
 
-    def _learn(
-        self, key: Any, formula: Formula, target: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def _learn(self, call: NewCall) -> Any:
         """Run a call that has no recipe yet. Add a recipe to the memo if the call's record depends only on metadata."""
-        out, operation = self._world.run_views(key, formula, target, func, args, kwargs)
+        func, args, kwargs = call.func, call.args, call.kwargs
+        out, operation = self._world.run_views(call)
         if operation is not None:
             self._recording.add_repeated(operation, self._state.innermost_path(), None, origin_of(func), ())
             return out
         before, self._state.is_learning_function = self._learning.begin(), True
         try:
-            out, operation = self._world.run_free(key, formula, target, func, args, kwargs, self._runner.run_tracked)
+            out, operation = self._world.run_free(call, self._runner.run_tracked)
             if operation is None:
                 out = self._observe_call(func, args, kwargs)
             else:
                 self._recording.add_repeated(operation, self._state.innermost_path(), None, origin_of(func), ())
         finally:
             self._state.is_learning_function = False
-        self._learning.end(key, formula, target, before, (args, kwargs), out, scopes=0)
+        self._learning.end(call, before, out, scopes=0)
         return out
 
     def _observe_call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

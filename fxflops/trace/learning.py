@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..ops import Formula
 from ..torch_internals import is_any_autocast_enabled
-from .memo import MemoryEffect, RunState
-from .model_tensors import Arguments
+from .memo import MemoryEffect, NewCall, RunState
 from .modes import transformed
 from .observer_state import ThreadPart
 
@@ -22,7 +20,7 @@ class Learning(ThreadPart):
         threads, under autocast or a functorch transform, or if the world says so. ``in_handler``: our function mode is off because
         it is handling a call.
         """
-        return self._world.may_ask_memo(in_handler) and not (
+        return self._world.prepare_memo(in_handler) and not (
             self._stack.leaf_depth
             or self._state.in_call
             or self._state.in_higher_order  # the function mode is on inside a higher-order operator, too
@@ -37,26 +35,18 @@ class Learning(ThreadPart):
         """Return the run's state before a call, to be passed to :meth:`end`."""
         return RunState(len(self._calls), len(self._shared.scopes), self._storages.begin())
 
-    def end(
-        self,
-        key: Any,
-        formula: Formula,
-        target: Any,
-        before: RunState,
-        arguments: Arguments,
-        out: Any,
-        scopes: int | None = None,
-    ) -> None:
-        """Let the world learn a finished call if it was recorded as exactly one call, whose target is ``target``.
+    def end(self, call: NewCall, before: RunState, out: Any, scopes: int | None = None) -> None:
+        """Let the world learn a finished call if it was recorded as exactly one call, with the call's target.
 
         ``scopes`` is the number of scopes that must have been recorded in the call; None allows any number. A call with more scopes
         must not be skipped later, or the scopes of the modules inside it would be missing.
         """
+        arguments = call.args, call.kwargs
         memory_effect = MemoryEffect(*self._storages.end(before.mark, arguments), before.mark.storages)
         is_only_call = len(self._calls) == before.calls + 1
         if scopes is not None:
             is_only_call = is_only_call and len(self._shared.scopes) == before.scopes + scopes
         if is_only_call:
             operation = self._calls[before.calls].operation
-            if operation.target is target:
-                self._world.learn(key, formula, operation, arguments, out, memory_effect)
+            if operation.target is call.target:
+                self._world.learn(call, operation, out, memory_effect)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 
 from ..meters.memory_log import MemoryMark
+from ..ops import Formula
 from ..records import EMPTY_MAPPING, Operation, Spec
 from ..records.tensors import ORDINARY
 from .forms import OWN, REAL, Form
@@ -110,6 +111,31 @@ class Lessons:
         return self._memos.setdefault((observe_dispatch, torch.get_default_dtype()), {})
 
 
+class NewCall(NamedTuple):
+    """A call that has no recipe yet, and how to record it.
+
+    ``target`` is recorded in place of ``func``: the operator ``+`` rather than ``Tensor.add``, if that is what the model's code says.
+    For a call of a leaf module, both are the module's class, and ``settings`` are the module's settings.
+    """
+
+    key: Any
+    formula: Formula
+    target: Any
+    func: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    settings: Mapping[str, Any] = EMPTY_MAPPING
+
+    def argument_specs(self) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        """Return the positional and the keyword arguments, with a spec in place of each tensor. Both are read from the key."""
+        if not self.kwargs:
+            return _specs_of(self.key[len(self.key) - len(self.args) :]), EMPTY_MAPPING
+        # A key ends with the keyword arguments: the mark, their names, their values.
+        end = len(self.key) - 2 * len(self.kwargs) - 1
+        values = _specs_of(self.key[-len(self.kwargs) :])
+        return _specs_of(self.key[end - len(self.args) : end]), dict(zip(self.kwargs, values, strict=True))
+
+
 class RunState(NamedTuple):
     """The state of a run before a call that may be learned.
 
@@ -185,16 +211,6 @@ def call_key(
     if kwargs:
         key += KEYWORDS, *kwargs, *[key_of(value, form_of, tensors) for value in kwargs.values()]
     return tuple(key)
-
-
-def argument_specs(
-    key: tuple[Any, ...], count: int, kwargs: Collection[str]
-) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """Return the ``count`` positional arguments and the keyword arguments in a call's key, with a spec in place of each tensor."""
-    if not kwargs:
-        return _specs_of(key[len(key) - count :]), EMPTY_MAPPING
-    end = len(key) - 2 * len(kwargs) - 1  # a key ends with its keyword arguments: the mark, their names, their values
-    return _specs_of(key[end - count : end]), dict(zip(kwargs, _specs_of(key[-len(kwargs) :]), strict=True))
 
 
 def _specs_of(parts: Iterable[Any]) -> tuple[Any, ...]:

@@ -7,7 +7,7 @@ kernels that the model's device would choose, and its intermediate tensors are t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from types import BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType
 from typing import Any
@@ -50,8 +50,8 @@ from .memo import (
     VIEWS,
     Lessons,
     MemoryEffect,
+    NewCall,
     Recipe,
-    argument_specs,
     call_key,
     forms_in,
     without_strides,
@@ -247,7 +247,7 @@ class MetaWorld(World):
 
     # The memo
 
-    def may_ask_memo(self, in_handler: bool) -> bool:
+    def prepare_memo(self, in_handler: bool) -> bool:
         if self._autocast.cast_weights:
             self._autocast.forget()
         if self._dtype is not get_default_dtype():  # factories and type promotion depend on the default dtype
@@ -263,17 +263,9 @@ class MetaWorld(World):
     def operator_key(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         return None if transformed() else call_key((func,), args, kwargs, self._mirror.form_of_meta), None
 
-    def recipe_by_rule(
-        self,
-        key: Any,
-        op: str,
-        target: Any,
-        func: Any,
-        args: Any,
-        kwargs: Any,
-        settings: Mapping[str, Any] = EMPTY_MAPPING,
-    ) -> Recipe | None:
-        argument_forms = forms_in(key)
+    def recipe_by_rule(self, call: NewCall) -> Recipe | None:
+        key, formula, target, func, args, kwargs, settings = call
+        op, argument_forms = formula.op, forms_in(key)
         if func is assertion and args[0] is True:
             return self._keep(
                 key, Recipe(Operation(op, func, args, kwargs, None), NOTHING, argument_forms=argument_forms)
@@ -282,7 +274,7 @@ class MetaWorld(World):
         # If all its tensors have values, a call must compute values, which a rule cannot.
         if rule is None or all(form.place is REAL for form in argument_forms):
             return None
-        specs, kwspecs = argument_specs(key, len(args), kwargs)
+        specs, kwspecs = call.argument_specs()
         without_result = tuple.__new__(Operation, (op, func, specs, kwspecs, None, settings))
         strided = [(form.shape, form.stride) for form in argument_forms]
         shape = shape_of(rule, without_result, strided, self._kernels.device.type)
@@ -298,36 +290,33 @@ class MetaWorld(World):
         transients = tuple([(spec, spec.nbytes) for spec in temporaries])
         return self._keep(key, Recipe(operation, returns, transients, forms=forms, argument_forms=argument_forms))
 
-    def recipe_by_forward(
-        self, key: Any, op: str, module: nn.Module, settings: Mapping[str, Any], args: Any, kwargs: Any
-    ) -> Recipe | None:
-        cls: Any = type(module)
-        if {form.place for form in forms_in(key)} != {META}:
+    def recipe_by_forward(self, call: NewCall, module: nn.Module) -> Recipe | None:
+        argument_forms = forms_in(call.key)
+        if {form.place for form in argument_forms} != {META}:
             return None
         try:
-            view = self._view_of(args, cls.forward(module, *args, **kwargs))
+            view = self._view_of(call.args, call.target.forward(module, *call.args, **call.kwargs))
         except Exception:  # the call runs again the usual way, where its error is reported
             return None
         if view is None:
             return None
-        fields = op, cls, *argument_specs(key, len(args), kwargs), view.spec, settings
-        operation = self._call_log.shared((without_strides(key), typed(view.spec)), fields)
-        return self._keep(key, Recipe(operation, VIEWS, forms=(view,), argument_forms=forms_in(key)))
+        fields = call.formula.op, call.target, *call.argument_specs(), view.spec, call.settings
+        operation = self._call_log.shared((without_strides(call.key), typed(view.spec)), fields)
+        return self._keep(call.key, Recipe(operation, VIEWS, forms=(view,), argument_forms=argument_forms))
 
     def _keep(self, key: Any, recipe: Recipe) -> Recipe:
         assert self.memo is not None
         self.memo[key] = recipe
         return recipe
 
-    def run_views(
-        self, key: Any, formula: Formula, target: Any, func: Any, args: Any, kwargs: Any
-    ) -> tuple[Any, Operation | None]:
+    def run_views(self, call: NewCall) -> tuple[Any, Operation | None]:
+        key, formula, args = call.key, call.formula, call.args
         argument_forms = forms_in(key)
-        is_view = formula.reason == VIEW and not writes(func, kwargs)
+        is_view = formula.reason == VIEW and not writes(call.func, call.kwargs)
         if not is_view or {form.place for form in argument_forms} not in ({META}, {REAL}):
             return NotImplemented, None
         try:
-            out = func(*args, **kwargs)
+            out = call.func(*args, **call.kwargs)
         except Exception:  # the call runs again the usual way, where its error is reported
             return NotImplemented, None
         sequence = type(out) if type(out) in (tuple, list) else None
@@ -336,27 +325,19 @@ class MetaWorld(World):
         if not forms or len(forms) < len(outs):  # not all results are views
             return NotImplemented, None
         result = forms[0].spec if sequence is None else tuple([form.spec for form in forms])
-        fields = formula.op, target, *argument_specs(key, len(args), kwargs), result, EMPTY_MAPPING
+        fields = formula.op, call.target, *call.argument_specs(), result, EMPTY_MAPPING
         operation = self._call_log.shared((without_strides(key), typed(result)), fields)
         self._keep(key, Recipe(operation, VIEWS, forms=forms, sequence=sequence, argument_forms=argument_forms))
         self._storages.memory_log.current_call = len(self._calls)
         return out, operation
 
-    def run_free(
-        self,
-        key: Any,
-        formula: Formula,
-        target: Any,
-        func: Any,
-        args: Any,
-        kwargs: Any,
-        run_tracked: Callable[..., Any],
-    ) -> tuple[Any, Operation | None]:
+    def run_free(self, call: NewCall, run_tracked: Callable[..., Any]) -> tuple[Any, Operation | None]:
         """Run a call that costs nothing on meta tensors by its kernel alone, and a call whose tensors all have values as it is."""
+        key, formula, target, func, args, kwargs, _ = call
         argument_forms = forms_in(key)
         places, dtypes = {form.place for form in argument_forms}, {form.dtype for form in argument_forms}
         if places <= {REAL}:
-            return self._run_on_values(key, formula, target, func, args, kwargs)
+            return self._run_on_values(call)
         if REAL in places:
             return NotImplemented, None
         is_free = bool(formula.reason) and formula.reason not in (QUERY, ESCAPE)
@@ -384,10 +365,9 @@ class MetaWorld(World):
             fields = formula.op, target, specs, kwspecs, result, EMPTY_MAPPING
             return out, self._call_log.shared((without_strides(key), target, typed(result)), fields)
 
-    def _run_on_values(
-        self, key: Any, formula: Formula, target: Any, func: Any, args: Any, kwargs: Any
-    ) -> tuple[Any, Operation | None]:
+    def _run_on_values(self, call: NewCall) -> tuple[Any, Operation | None]:
         """Run a call without tensors, or on tensors with values, if its result is the only tensor that it makes or writes to."""
+        key, formula, target, func, args, kwargs, _ = call
         is_write = writes(func, kwargs)
         if (
             formula.reason in (QUERY, ESCAPE)
@@ -441,35 +421,18 @@ class MetaWorld(World):
         self._mirror.registered[id(out)] = ref(out), form
         return form
 
-    def learn(
-        self,
-        key: Any,
-        formula: Formula,
-        operation: Operation,
-        arguments: Arguments,
-        out: Any,
-        memory_effect: MemoryEffect,
-    ) -> None:
+    def learn(self, call: NewCall, operation: Operation, out: Any, memory_effect: MemoryEffect) -> None:
         with DisableTorchFunction():
-            self._learn(key, operation, arguments, out, memory_effect, is_part=False)
+            self._learn(call, operation, out, memory_effect, is_part=False)
 
     def learn_operator(
-        self,
-        key: Any,
-        formula: Formula,
-        operation: Operation,
-        arguments: Arguments,
-        out: Any,
-        memory_effect: MemoryEffect,
-        is_part: bool,
+        self, call: NewCall, operation: Operation, out: Any, memory_effect: MemoryEffect, is_part: bool
     ) -> None:
-        if formula.op not in OPERATORS_NOT_IN_MEMO and forms_in(key):
-            self._learn(key, operation, arguments, out, memory_effect, is_part)
+        if call.formula.op not in OPERATORS_NOT_IN_MEMO and forms_in(call.key):
+            self._learn(call, operation, out, memory_effect, is_part)
 
-    def _learn(
-        self, key: Any, operation: Operation, arguments: Arguments, out: Any, memory_effect: MemoryEffect, is_part: bool
-    ) -> None:
-        (args, kwargs), argument_forms = arguments, forms_in(key)
+    def _learn(self, call: NewCall, operation: Operation, out: Any, memory_effect: MemoryEffect, is_part: bool) -> None:
+        args, kwargs, argument_forms = call.args, call.kwargs, forms_in(call.key)
         returns, forms, sequence = self._result(args, kwargs, out)
         # An in-place call such as x.unsqueeze_(0) has changed the shape of its argument.
         if returns is FIRST_ARGUMENT and self._mirror.read(args[0]) is not argument_forms[0]:
@@ -488,7 +451,7 @@ class MetaWorld(World):
             is_part=is_part,
         )
         recipe.names_device = operation.target is torch.Tensor.to or "device" in kwargs
-        self._keep(key, recipe)
+        self._keep(call.key, recipe)
 
     def _result(self, args: Any, kwargs: Any, out: Any) -> tuple[str, tuple[Any, ...], Any]:
         """Return a result's kind (see :class:`Recipe`), forms and sequence type. The kind is "" if the memo cannot make such a result."""

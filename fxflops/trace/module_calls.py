@@ -30,7 +30,7 @@ from .forwards import (
 )
 from .learning import Learning
 from .leaves import Hooks, Leaves, ModuleSettings, holds_tensors
-from .memo import NOTHING, LeafLookup, Recipe, Unknown, call_key
+from .memo import NOTHING, LeafLookup, NewCall, Recipe, Unknown, call_key
 from .modes import are_others_on, transformed
 from .observer_state import SharedState, ThreadPart, ThreadState
 from .processes import has_shards, runs_in_parts
@@ -259,7 +259,8 @@ class ModuleCalls(ThreadPart):
             self._graph_listener.module(open_call.path, open_call.node_args, out, self._stack.keys(open_call))
         lookup = open_call.lookup
         if lookup is not None and lookup.before is not None and formula is not None:
-            self._learning.end(lookup.key, formula, type(module), lookup.before, (args, kwargs), out)
+            cls = type(module)
+            self._learning.end(NewCall(lookup.key, formula, cls, cls, args, kwargs), lookup.before, out)
 
     def _container_operation(
         self, module: nn.Module, settings: ModuleSettings, args: Any, kwargs: Any, out: Any
@@ -337,7 +338,8 @@ class ModuleCalls(ThreadPart):
         out = self._call_module(observed, *args, **kwargs)
         formula = self.formula_of(observed)
         if key is not None and formula is not None and is_torch_module(type(module)):
-            self._learning.end(key, formula, type(module), before, (args, kwargs), out, scopes=1)
+            cls = type(module)
+            self._learning.end(NewCall(key, formula, cls, cls, args, kwargs), before, out, scopes=1)
         return out
 
     def _leaf_recipe(
@@ -348,9 +350,10 @@ class ModuleCalls(ThreadPart):
         cls = type(module)
         if formula is None or not settings.contiguous or holds_tensors(module):
             return None
-        recipe = world.recipe_by_rule(key, formula.op, cls, cls, args, kwargs, settings.by_name)
+        call = NewCall(key, formula, cls, cls, args, kwargs, settings.by_name)
+        recipe = world.recipe_by_rule(call)
         if recipe is None and formula.reason == VIEW and is_torch_module(cls):
-            recipe = world.recipe_by_forward(key, formula.op, module, settings.by_name, args, kwargs)
+            recipe = world.recipe_by_forward(call, module)
         return recipe
 
     def _skip_leaf(

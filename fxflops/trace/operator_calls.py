@@ -13,7 +13,7 @@ from .attention_pairs import with_requires_grad
 from .call_runner import CallRunner
 from .functions import origin_of
 from .learning import Learning
-from .memo import MemoryEffect, Unknown
+from .memo import MemoryEffect, NewCall, Unknown
 from .modes import dispatch_mode_on
 from .observer_state import SharedState, ThreadPart, ThreadState
 from .processes import communicates
@@ -82,7 +82,8 @@ class OperatorCalls(ThreadPart):
                 operation = self._calls[before.calls].operation
             else:
                 operation = Operation(formula.op, func, spec_of(args), spec_of(kwargs), spec_of(out))
-            self._world.learn_operator(key, formula, operation, (args, kwargs), out, memory_effect, is_part=not is_call)
+            call = NewCall(key, formula, func, func, args, kwargs)
+            self._world.learn_operator(call, operation, out, memory_effect, is_part=not is_call)
         return out
 
     def _observe_operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -28,7 +28,7 @@ from ..torch_internals import (
 )
 from .compiler import is_importing_compiler
 from .forwards import is_torch_module
-from .memo import NEW, VIEWS, Memo, MemoryEffect, Recipe
+from .memo import NEW, VIEWS, Memo, MemoryEffect, NewCall, Recipe
 from .meta_world import QUERIES
 from .model_tensors import Arguments, ModelTensors
 from .worlds import RunTimed, World
@@ -83,7 +83,7 @@ class ProfiledWorld(World):
         self.device = device
         self._compiler: Any = None
 
-    def may_ask_memo(self, in_handler: bool) -> bool:
+    def prepare_memo(self, in_handler: bool) -> bool:
         """Return whether no modes except ours, no backward pass and no saved-tensor hooks are active."""
         return not (
             len_torch_function_stack() != (0 if in_handler else 1)
@@ -103,15 +103,8 @@ class ProfiledWorld(World):
     def torch_settings(self, func: Any) -> tuple[Any, ...]:
         return torch.is_grad_enabled(), *super().torch_settings(func)
 
-    def learn(
-        self,
-        key: Any,
-        formula: Formula,
-        operation: Operation,
-        arguments: Arguments,
-        out: Any,
-        memory_effect: MemoryEffect,
-    ) -> None:
+    def learn(self, call: NewCall, operation: Operation, out: Any, memory_effect: MemoryEffect) -> None:
+        formula, arguments = call.formula, (call.args, call.kwargs)
         if _depends_on_values(formula, arguments):
             return
         # Code from outside torch may check which modes are on, or turn modes on.
@@ -125,7 +118,7 @@ class ProfiledWorld(World):
         returns = (
             NEW if memory_effect.bytes_left > 0 or formula.reason != VIEW else VIEWS
         )  # a reshape that copies has memory of its own
-        self.memo[key] = Recipe(operation, returns, memory_effect.transients if is_complete else None)
+        self.memo[call.key] = Recipe(operation, returns, memory_effect.transients if is_complete else None)
 
     def repeat_call(
         self, recipe: Recipe, func: Any, args: Any, kwargs: Any, run_timed: RunTimed, module: nn.Module | None = None

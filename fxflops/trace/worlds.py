@@ -34,7 +34,7 @@ from ..ops.einsum import order_now
 from ..records import EMPTY_MAPPING, Call, Operation
 from ..records.tensors import spec_of
 from .call_log import CallLog
-from .memo import Memo, MemoryEffect, Recipe
+from .memo import Memo, MemoryEffect, NewCall, Recipe
 from .model_tensors import Arguments, ModelTensors
 
 RunTimed = Callable[[Recipe, Any, Any, Any], tuple[Any, float]]
@@ -130,11 +130,11 @@ class World:
 
     # The memo: these methods are called only if the world has a memo
 
-    def may_ask_memo(self, in_handler: bool) -> bool:
-        """Return whether the memo may be used in this thread now, because a call's record depends only on its tensors' metadata.
+    def prepare_memo(self, in_handler: bool) -> bool:
+        """Make the memo the one for torch's current settings, and return whether it may be used in this thread now.
 
-        On meta, first switch to the memo for torch's current settings. ``in_handler``: the observer's function mode is off because
-        it is handling a call.
+        It may be used if a call's record depends only on the metadata of the call's tensors. ``in_handler``: the observer's function
+        mode is off because it is handling a call.
         """
         return False
 
@@ -149,47 +149,22 @@ class World:
         """
         return None, None
 
-    def recipe_by_rule(
-        self,
-        key: Any,
-        op: str,
-        target: Any,
-        func: Any,
-        args: Any,
-        kwargs: Any,
-        settings: Mapping[str, Any] = EMPTY_MAPPING,
-    ) -> Recipe | None:
-        """Make a recipe for this key by a shape rule, and add the recipe to the memo; return None if no rule applies.
-
-        ``target`` is recorded in place of ``func``. If ``target`` is a leaf module's class, ``settings`` are recorded, too.
-        """
+    def recipe_by_rule(self, call: NewCall) -> Recipe | None:
+        """Make a recipe for a call by a shape rule, and add the recipe to the memo; return None if no rule applies."""
         return None
 
-    def recipe_by_forward(
-        self, key: Any, op: str, module: nn.Module, settings: Mapping[str, Any], args: Any, kwargs: Any
-    ) -> Recipe | None:
+    def recipe_by_forward(self, call: NewCall, module: nn.Module) -> Recipe | None:
         """Make a recipe for a leaf whose forward only returns a view of its input, and add it to the memo; return None for other leaves."""
         return None
 
-    def run_views(
-        self, key: Any, formula: Formula, target: Any, func: Any, args: Any, kwargs: Any
-    ) -> tuple[Any, Operation | None]:
+    def run_views(self, call: NewCall) -> tuple[Any, Operation | None]:
         """Run a call that only returns views, and add a recipe to the memo; return the call's result and its operation.
 
         The result is NotImplemented for any other call.
         """
         return NotImplemented, None
 
-    def run_free(
-        self,
-        key: Any,
-        formula: Formula,
-        target: Any,
-        func: Any,
-        args: Any,
-        kwargs: Any,
-        run_tracked: Callable[..., Any],
-    ) -> tuple[Any, Operation | None]:
+    def run_free(self, call: NewCall, run_tracked: Callable[..., Any]) -> tuple[Any, Operation | None]:
         """Run a call that costs nothing, or whose tensors all have values, by a shortcut; return its result and its operation.
 
         The result is NotImplemented if the call must run the usual way. ``run_tracked(func, args, kwargs)`` runs the call with its
@@ -197,26 +172,11 @@ class World:
         """
         return NotImplemented, None
 
-    def learn(
-        self,
-        key: Any,
-        formula: Formula,
-        operation: Operation,
-        arguments: Arguments,
-        out: Any,
-        memory_effect: MemoryEffect,
-    ) -> None:
-        """Add a recipe to the memo for a call that has just ended, if the call's record depends only on metadata."""
+    def learn(self, call: NewCall, operation: Operation, out: Any, memory_effect: MemoryEffect) -> None:
+        """Add a recipe to the memo for a call that was recorded as ``operation``, if the record depends only on metadata."""
 
     def learn_operator(
-        self,
-        key: Any,
-        formula: Formula,
-        operation: Operation,
-        arguments: Arguments,
-        out: Any,
-        memory_effect: MemoryEffect,
-        is_part: bool,
+        self, call: NewCall, operation: Operation, out: Any, memory_effect: MemoryEffect, is_part: bool
     ) -> None:
         """Add a recipe to the memo for an operator call, if its record depends only on metadata.
 
@@ -228,7 +188,7 @@ class World:
     ) -> tuple[Any, Operation | None, float | None]:
         """Make the result of a call that has a recipe, and track its tensors; return the result, the operation and the seconds.
 
-        The operation is None if the result differs from the first call's. For a leaf ``module``, ``func`` is its class's forward.
+        With real tensors the call runs to make its result, but only its result is observed. The operation is None if the result differs from the first call's. For a leaf ``module``, ``func`` is its class's forward.
         """
         raise NotImplementedError
 
