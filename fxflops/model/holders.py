@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import chain, compress
 from typing import Any
@@ -59,6 +59,10 @@ class Link:
     def lasts(self) -> bool:
         """Return whether the container or a local variable still references the object."""
         return self.holds() or sys.getrefcount(self.target) >= self.references
+
+    def has_new_references(self) -> bool:
+        """Return whether the object has more references than at the beginning, e.g. from a new list of the same tensors."""
+        return sys.getrefcount(self.target) > self.references
 
 
 class Holders:
@@ -170,7 +174,7 @@ class Holders:
             changed = map(operator.is_not, holding, self._holding)
             for number in {*chain.from_iterable(compress(self._depending, changed))}:
                 tensors = self._groups[number][0]
-                if tensors and not any(self._is_held(key, set(), Link.holds) for key in map(id, tensors)):
+                if tensors and not any(self._is_held(key, set()) for key in map(id, tensors)):
                     self._left_groups.add(number)
                 else:
                     self._left_groups.discard(number)
@@ -178,7 +182,7 @@ class Holders:
         for number in sorted(self._left_groups):  # a local variable or a view may keep the tensors a little longer
             tensors, uses = self._groups[number]
             # Bind no tensor to a variable here: that would add a reference.
-            if any(self._is_held(key, set(), Link.lasts) for key in map(id, tensors)):
+            if any(self._is_held(key, set(), by_any=True) for key in map(id, tensors)):
                 continue
             with DisableTorchFunction():
                 is_used = any(
@@ -191,12 +195,19 @@ class Holders:
                 self._groups[number] = [], []
                 yield tensors
 
-    def _is_held(self, key: int, asked: set[int], holds: Callable[[Link], bool]) -> bool:
-        """Return whether a chain of links leads from a module or an input to the object with this id. ``holds`` checks a link."""
+    def _is_held(self, key: int, asked: set[int], by_any: bool = False) -> bool:
+        """Return whether a chain of links leads from a module or an input to the object with this id.
+
+        With ``by_any``, the object is also held if local variables or containers from the run reference it, or an owner in the chain.
+        """
         if key == ROOT:
             return True
         asked.add(key)
         return any(
-            owner not in asked and holds(link) and self._is_held(owner, asked, holds)
+            owner not in asked
+            and (
+                (by_any and link.has_new_references())
+                or ((link.lasts() if by_any else link.holds()) and self._is_held(owner, asked, by_any))
+            )
             for link, owner in self._links[key]
         )

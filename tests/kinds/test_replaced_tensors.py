@@ -53,6 +53,21 @@ def carry(m: Any, y: torch.Tensor) -> torch.Tensor:
     return y * 2
 
 
+def into_a_new_list(m: Any, y: torch.Tensor) -> torch.Tensor:
+    m.held = [each.to(y.dtype) for each in m.held]  # returns the tensor itself, like torchvision's anchor generator
+    return y * 2
+
+
+def into_a_new_object(m: Any, y: torch.Tensor) -> torch.Tensor:
+    m.held = SimpleNamespace(of=m.held.of)
+    return y * 2
+
+
+def one_into_a_new_list(m: Any, y: torch.Tensor) -> torch.Tensor:
+    m.held = m.held[:1]
+    return y * 2
+
+
 def drop(m: Any, y: torch.Tensor) -> torch.Tensor:
     y = y + m.held
     m.held = None
@@ -169,6 +184,9 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "data of one of two": lambda: Holder(
         lambda t: (nn.Parameter(t), t), lambda m, y: data_of_output(SimpleNamespace(held=m.held[0]), y)
     ),
+    "the same tensors in a new list": lambda: Holder(lambda t: [t, t.clone()], into_a_new_list),
+    "the same list in a new object": lambda: Holder(lambda t: SimpleNamespace(of=[t]), into_a_new_object),
+    "one of them in a new list": lambda: Holder(lambda t: [t, t.clone()], one_into_a_new_list),
     "two holders": lambda: Holder(lambda t: [t, t], both),
     "two views": lambda: Holder(lambda t: [t, t[:4]], both),
 }
