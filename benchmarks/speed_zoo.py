@@ -65,7 +65,7 @@ def measured(library: str, name: str) -> Row:
 
     try:
         row["ours"] = seconds(ours)
-        by_kernels = api.counted(model, args, kwargs, lessons=None)  # every call is sent to the meta kernels
+        by_kernels = api.counted(model, args, kwargs, memos=None)  # every call is sent to the meta kernels
         row["same"] = facts(ours()) == facts(by_kernels)
         total = ours(convention="torch").total_flops
     except fxflops.FxflopsError as error:

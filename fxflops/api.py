@@ -43,7 +43,7 @@ from .run.progress import progress_bar
 from .run.request import Request, with_own_backward
 from .run.running import prepared_subject
 from .run.trace_run import run_of_trace
-from .trace.memo import Lessons
+from .trace.memo import Memos
 
 NO_OPTIMIZER = """analyze() takes no optimizer; use instead:
   fxflops.count(model, args, backward=True, optimizer=optimizer) to count the optimizer's step without computing it
@@ -237,7 +237,7 @@ def count(
         formulas=formulas,
         strict=strict,
         models=models,
-        lessons=Lessons(),
+        memos=Memos(),
     )
 
 
@@ -256,11 +256,11 @@ def counted(
     formulas: Formulas | None = None,
     strict: bool = False,
     models: Models | None = None,
-    lessons: Lessons | None,
+    memos: Memos | None,
 ) -> Report:
-    """Count the model like :func:`count`. Counts of the same model, device and formulas within one user call share ``lessons``.
+    """Count the model like :func:`count`. Counts of the same model, device and formulas within one user call share ``memos``.
 
-    Without ``lessons``, results of repeated calls are not reused: this is slow, and tests compare with it.
+    Without ``memos``, results of repeated calls are not reused: this is slow, and tests compare with it.
     """
     check_flags(backward=backward, strict=strict)
     optimizer = checked_optimizer(optimizer, backward)
@@ -271,7 +271,7 @@ def counted(
 
     def run_prepared(request: Request) -> Run:
         with prepared_subject(module, args, kwargs, request) as subject:
-            return run_model(subject, registry, must_read_masks=attention == "exact", lessons=lessons)
+            return run_model(subject, registry, must_read_masks=attention == "exact", memos=memos)
 
     request = Request(mode, backward, optimizer=optimizer, counts_only=True, count_for=count_for, autocast=cast_dtype)
     run = with_own_backward(request, type(module).__name__, run_prepared)

@@ -44,7 +44,7 @@ from ..trace.dtypes import MixedDtypesError
 from ..trace.forwards import is_hooked
 from ..trace.graph_recorder import GraphListener, GraphRecorder
 from ..trace.instruments import Instruments
-from ..trace.memo import Lessons
+from ..trace.memo import Memos
 from ..trace.meta_mirror import MetaMirror
 from ..trace.meta_results import WithoutKernels
 from ..trace.meta_world import MetaWorld
@@ -248,14 +248,14 @@ def finished_run(
 
 
 def run_model(
-    subject: Subject, registry: FormulaRegistry, *, must_read_masks: bool = False, lessons: Lessons | None
+    subject: Subject, registry: FormulaRegistry, *, must_read_masks: bool = False, memos: Memos | None
 ) -> Run:
     """Run the model on the meta device, where no kernel computes and nothing is allocated.
 
     A model that needs values runs on its real tensors instead, and the record has the reason. If such a model is itself on
     meta, all tensors that it creates are on meta, too. A model on fake tensors, or in a FakeTensorMode, runs on the fake tensors.
 
-    With ``must_read_masks``, attention masks without values on meta also cause a run on real tensors. ``lessons`` has what earlier
+    With ``must_read_masks``, attention masks without values on meta also cause a run on real tensors. ``memos`` has what earlier
     runs of the model for this device have learned, and gets what this run learns. If it is None, results of repeated calls are not
     reused: every call runs a meta kernel. Raises InputError if real tensors exceed the cap, RunError if the model raises on real
     tensors, too.
@@ -270,7 +270,7 @@ def run_model(
         return run
     failed: Exception | None = None
     try:
-        mirror, observer = _meta_run_that_sees_all(subject, registry, must_read_masks, lessons)
+        mirror, observer = _meta_run_that_sees_all(subject, registry, must_read_masks, memos)
         why = mirror.needs_values  # an error that the model itself caught
         if subject.has_meta or not why:  # a model on meta has no real tensors to run on instead
             return finished_run(subject, observer, memory_source="predicted", recorded_as=ON_META)
@@ -305,10 +305,10 @@ def _reason_for_real_tensors(subject: Subject) -> str:
 
 
 def _meta_run_that_sees_all(
-    subject: Subject, registry: FormulaRegistry, must_read_masks: bool, lessons: Lessons | None
+    subject: Subject, registry: FormulaRegistry, must_read_masks: bool, memos: Memos | None
 ) -> tuple[MetaMirror, Observer]:
     """Observe a run on meta; repeat the run with the dispatch mode on if the function mode alone did not see all calls."""
-    run = partial(meta_run, subject, registry, lessons, must_read_masks=must_read_masks)
+    run = partial(meta_run, subject, registry, memos, must_read_masks=must_read_masks)
     # A callable may step an optimizer, and only dispatch modes observe such a step.
     needs_dispatch = subject.request.backward or isinstance(subject.model, Called)
     if needs_dispatch or any(issubclass(type(module), torch.jit.ScriptModule) for module in subject.inventory.paths):
@@ -450,15 +450,15 @@ def cap_of(device: torch.device) -> int:
 def meta_run(
     subject: Subject,
     registry: FormulaRegistry,
-    lessons: Lessons | None,
+    memos: Memos | None,
     *,
     observe_dispatch: bool,
     must_read_masks: bool = False,
 ) -> tuple[MetaMirror, Observer]:
     """Observe a run of the model on meta. Return the mirror of the model's tensors, which records why a run failed, and the observer."""
-    form_of = None if lessons is None else lessons.form_of
+    form_of = None if memos is None else memos.form_of
     mirror = MetaMirror(subject.state, subject.snapshot.holds, subject.snapshot.before_write, form_of)
-    world = MetaWorld(mirror, subject.count_for, registry, lessons, observe_dispatch=observe_dispatch)
+    world = MetaWorld(mirror, subject.count_for, registry, memos, observe_dispatch=observe_dispatch)
     observer = observer_of(subject, registry, world, must_read_masks=must_read_masks)
     return mirror, observe(subject, observer)
 

@@ -23,7 +23,7 @@ from ..ops import FormulaRegistry
 from ..records import FORWARD, PARTS, Call, Spec, specs_in, typed
 from ..trace.autograd_owners import backward_from, roots_of
 from ..trace.graph_recorder import GraphRecorder
-from ..trace.memo import Lessons
+from ..trace.memo import Memos
 from ..trace.meta_mirror import MetaMirror
 from ..trace.meta_world import MetaWorld
 from ..trace.observe import Observer
@@ -214,7 +214,7 @@ def measure(
     memory, environment = run.memory, run.environment
     if subject.is_on_meta():
         # A run on meta uses kernels that no device uses (plain products for attention). run_model() predicts a device's kernels.
-        predicted = run_model(subject, registry, lessons=Lessons())
+        predicted = run_model(subject, registry, memos=Memos())
         memory, environment = replace(predicted.memory, source=memory.source), predicted.environment
     node_bytes, accelerator = graph_run.node_bytes, accelerator_of(subject.device)
     if accelerator is not None and accelerator.has_statistics:
@@ -315,12 +315,12 @@ def _graph_on_meta(subject: Subject, graph: fx.GraphModule, registry: FormulaReg
         return None
     constants = [value for value in vars(graph).values() if isinstance(value, torch.Tensor)]
     state = {id(tensor): tensor for tensor in (*subject.state, *state_tensors(graph), *constants)}
-    lessons = Lessons()
+    memos = Memos()
     try:
-        mirror = MetaMirror(state.values(), subject.snapshot.holds, subject.snapshot.before_write, lessons.form_of)
+        mirror = MetaMirror(state.values(), subject.snapshot.holds, subject.snapshot.before_write, memos.form_of)
     except NotImplementedError:  # shapes that depend on values
         return None
-    world = MetaWorld(mirror, subject.count_for, registry, lessons, observe_dispatch=False)
+    world = MetaWorld(mirror, subject.count_for, registry, memos, observe_dispatch=False)
     observer = observer_of(subject, registry, world)
     collector = CallCollector(observer, graph.graph)
     memory, inputs = MemoryMeter(observer.instruments.storages), subject.rewound_inputs_by_name()

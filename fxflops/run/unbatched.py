@@ -11,7 +11,7 @@ from torch import nn
 from ..model.pytree import fill, template_of
 from ..ops import BASE
 from ..records.tensors import spec_of
-from ..trace.memo import Lessons
+from ..trace.memo import Memos
 from ..trace.source import modules_that_raised
 from .model_run import observed_run, run_model
 from .subject import Subject
@@ -46,7 +46,7 @@ def _works(raised: Subject, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bo
     subject = Subject(raised.model, raised.inventory, args, kwargs, request)
     try:
         if subject.request.counts_only:
-            run_model(subject, BASE, lessons=Lessons())
+            run_model(subject, BASE, memos=Memos())
         else:
             observed_run(subject, BASE)
     except Exception:  # whatever a user's model raises

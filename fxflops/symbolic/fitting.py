@@ -17,7 +17,7 @@ from ..model.inputs import checked_model
 from ..records import Counted, per_operation, specs_in
 from ..report.report import Report
 from ..roofline.traffic import nbytes, traffic_of
-from ..trace.memo import Lessons
+from ..trace.memo import Memos
 from .costs import QUANTITIES, REQUIRED, SUMMED, Cell, Key, Range
 from .forms import ClosedForm
 from .pieces import Piece, Sample, columns, period_and_pieces
@@ -75,12 +75,12 @@ def closed_form(
     mode = mode or ("as_is" if backward else None)
 
     def samples(backward: bool) -> Samples:
-        lessons = Lessons()
+        memos = Memos()
 
         def at(point: tuple[int, ...]) -> Report:
             given, named = inputs.at(point)
             options: dict[str, Any] = {"mode": mode, "attention": attention, "formulas": formulas, "strict": True}
-            return counted(own, given, named, backward=backward, convention=convention, lessons=lessons, **options)
+            return counted(own, given, named, backward=backward, convention=convention, memos=memos, **options)
 
         return Samples(at, inputs.sizes)
 

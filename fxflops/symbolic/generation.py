@@ -20,7 +20,7 @@ from ..records.tensors import spec_of
 from ..report.report import Report
 from ..roofline.traffic import compute_dtype, nbytes
 from ..torch_internals import DisableTorchFunction, disable_current_modes
-from ..trace.memo import Lessons
+from ..trace.memo import Memos
 from .cache_writes import Write, copy_on_meta, is_like, noted, written
 from .experts import Experts
 from .pieces import Piece, cover, values_along
@@ -59,7 +59,7 @@ class Steps:
         self.place = str(parameters_of(given)[0].device)
         self._config = given.config.get_text_config()
         self._kept: list[Any] = []
-        self._lessons = Lessons()
+        self._memos = Memos()
         self._model = KeepsCache(on_meta(given), self._cache, self._kept.append).eval()
         self._reports: dict[tuple[int, int], Report] = {}
         self._asked: dict[tuple[int, int], Report] = {}
@@ -186,7 +186,7 @@ class Steps:
         return DynamicCache(config=self._config) if takes_any else None
 
     def _counted(self, inputs: dict[str, Any], attention: str) -> Report:
-        return counted(self._model, kwargs=inputs, attention=attention, mode="eval", lessons=self._lessons)
+        return counted(self._model, kwargs=inputs, attention=attention, mode="eval", memos=self._memos)
 
     def _cache_after(self, past: int) -> Any:
         """Return a new copy of the cache after ``past`` tokens. The caller may change the copy."""

@@ -213,11 +213,11 @@ class FunctionCalls(ThreadPart):
         ``original`` has the arguments that the model passed.
         """
         self._world.called_unseen()
+        specs, kwspecs = self._library.specs_of(func, args, kwargs)  # with the model's own device arguments
         args, kwargs = self._world.redirect(func, args, kwargs)
         copies_unwritten = self._unwritten.is_copied_by(formula, *original)
         if not (copies_unwritten or in_parts):
             self._recording.check_reads(formula, func, *original)
-        specs, kwspecs = self._library.specs_of(func, args, kwargs)
         node_args = self._recording.node_arguments(args, kwargs)
         target = self._shared.spelling.of(func) if func in WRITTEN_AS else func
         self._state.call_operators.clear()

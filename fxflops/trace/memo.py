@@ -91,7 +91,7 @@ Memo = dict[Any, Recipe]
 """Recipes by the keys of calls."""
 
 
-class Lessons:
+class Memos:
     """The memos of one model for one device. They are kept between runs, since a closed form needs counts at many sizes.
 
     Keys contain forms and module settings. Equal forms must be the same object in all runs, and so must equal settings.

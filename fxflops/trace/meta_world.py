@@ -48,8 +48,8 @@ from .memo import (
     NEW,
     NOTHING,
     VIEWS,
-    Lessons,
     MemoryEffect,
+    Memos,
     NewCall,
     Recipe,
     call_key,
@@ -96,7 +96,7 @@ def writes_simply(func: Any, args: Any, kwargs: Any) -> bool:
 
 
 class MetaWorld(World):
-    """The world of ``mirror``'s meta tensors, which report ``device`` as their device. ``lessons`` has the memos; None for no memo.
+    """The world of ``mirror``'s meta tensors, which report ``device`` as their device. ``memos`` is None for a world without a memo.
 
     With ``observe_dispatch``, functions are not skipped, since the operators inside are observed.
     """
@@ -111,14 +111,14 @@ class MetaWorld(World):
         mirror: MetaMirror,
         device: torch.device,
         registry: FormulaRegistry,
-        lessons: Lessons | None,
+        memos: Memos | None,
         *,
         observe_dispatch: bool,
     ) -> None:
         super().__init__(mirror)
-        self._lessons = lessons
-        self.memo = None if lessons is None else lessons.memo(observe_dispatch)
-        self.setting_readers = self.setting_readers if lessons is None else lessons.setting_readers
+        self._memos = memos
+        self.memo = None if memos is None else memos.memo(observe_dispatch)
+        self.setting_readers = self.setting_readers if memos is None else memos.setting_readers
         self.device = device
         self._mirror = mirror
         self._registry = registry
@@ -252,8 +252,8 @@ class MetaWorld(World):
             self._autocast.forget()
         if self._dtype is not get_default_dtype():  # factories and type promotion depend on the default dtype
             self._dtype = get_default_dtype()
-            if self._lessons is not None:
-                self.memo = self._lessons.memo(self.observe_dispatch)
+            if self._memos is not None:
+                self.memo = self._memos.memo(self.observe_dispatch)
         return not (self.observe_dispatch or is_grad_enabled())
 
     def torch_settings(self, func: Any) -> tuple[Any, ...]:
@@ -344,9 +344,9 @@ class MetaWorld(World):
         if not is_free or formula.op in OBSERVED_IN_FULL or func in UNWATCHED:
             return NotImplemented, None
         args, kwargs = self._mirror.replace(args, kwargs, func) if OWN in places else (args, kwargs)
-        args, kwargs = self._device_answers.redirect(func, args, kwargs)
         with DisableTorchFunction():
-            specs, kwspecs = self.spec(args), self.spec(kwargs)
+            specs, kwspecs = self.spec(args), self.spec(kwargs)  # with the model's own device arguments
+            args, kwargs = self._device_answers.redirect(func, args, kwargs)
             self._storages.memory_log.current_call = len(self._calls)
             try:
                 out = func(*args, **kwargs)
@@ -383,6 +383,8 @@ class MetaWorld(World):
         self.called_unseen()
         if is_write:
             self._mirror.before_write(args, self._storages.was_made_by_call)
+        with DisableTorchFunction():
+            specs, kwspecs = self.spec(args), self.spec(kwargs)
         args, kwargs = self._device_answers.redirect(func, args, kwargs)
         self._storages.memory_log.current_call = len(self._calls)
         try:
@@ -392,7 +394,6 @@ class MetaWorld(World):
         if type(out) not in ORDINARY and func is not SET_ITEM:
             return NotImplemented, None
         with DisableTorchFunction():
-            specs, kwspecs = self.spec(args), self.spec(kwargs)
             self._storages.add_all(out)
             self.returned(func, args, kwargs, out)
             result = self.spec(out)

@@ -35,7 +35,7 @@ def facts_of(report: Report) -> dict[str, Any]:
 
 def kernels_asked(model: nn.Module, *args: Any, **settings: Any) -> Report:
     """The count of a run in which every call goes to the kernels of meta."""
-    return counted(model, *args, lessons=None, **settings)
+    return counted(model, *args, memos=None, **settings)
 
 
 def computed(model: nn.Module, *args: Any, **settings: Any) -> Report:

@@ -1,0 +1,133 @@
+"""The peak of memory that ``count()`` predicts, beside the live storages of the model's own run, for every model of a zoo.
+
+    python -m benchmarks.live_memory diffusers transformers
+
+The oracle (``tests/kinds/live_bytes.py``) is a dispatch mode that follows the storages that operators return, until Python frees them.
+It knows nothing of fxflops. Unlike the allocator, it does not see what a kernel allocates and frees within one operator. Both sides run
+in eval mode, without gradients, on the same inputs, on the CPU. Rows are kept in ``live_memory.jsonl`` beside the table, so that a run
+goes on where it was stopped.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import logging
+import sys
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+import fxflops
+from benchmarks.isolated import deadline
+from benchmarks.machine import processor
+from benchmarks.side_by_side.facts import seeded
+from tests.kinds.live_bytes import Live
+
+RESULTS = Path(__file__).parent / "results"
+SECONDS = 60
+TENSORS = torch.Tensor, nn.Parameter
+CLOSE = 0.001
+"""A prediction within 0.1% of the live storages is counted as close."""
+
+
+def tensors(apart_from: Iterable[int] = ()) -> list[torch.Tensor]:
+    """Return all plain tensors of the process that the garbage collector knows."""
+    gc.collect()
+    return [each for each in gc.get_objects() if type(each) in TENSORS and id(each) not in apart_from]
+
+
+def on_cpu(value: Any) -> Any:
+    """Return a model or its inputs with tensors on the CPU in place of those on meta."""
+    if isinstance(value, nn.Module):
+        is_on_meta = any(parameter.is_meta for parameter in value.parameters())
+        return value.to_empty(device="cpu") if is_on_meta else value
+    return pytree.tree_map(
+        lambda each: torch.zeros_like(each, device="cpu") if isinstance(each, torch.Tensor) and each.is_meta else each,
+        value,
+    )
+
+
+def measured(build: Any) -> tuple[int, int]:
+    """Return the peak of a real run by its live storages, and the peak that ``count`` predicts."""
+    seeded()
+    before = {*map(id, tensors())}
+    model, args, kwargs = map(on_cpu, build())
+    args = args if isinstance(args, tuple) else (args,)
+    if isinstance(model, nn.Module):
+        model.eval()
+    seeded()
+    gc.collect()
+    gc.disable()  # cycles in a model would be freed at other calls
+    try:
+        predicted = fxflops.count(model, args, kwargs).max_memory
+        live = Live(tensors(before))
+        seeded()
+        with live, torch.no_grad():
+            model(*args, **(kwargs or {}))
+        return live.peak, predicted
+    finally:
+        gc.enable()
+
+
+def run(zoo: str, done: set[tuple[str, str]], file: Any) -> None:
+    models = importlib.import_module(f"benchmarks.models.{zoo}_zoo")
+    for name in models.names():
+        if (zoo, name) in done:
+            continue
+        row: dict[str, Any] = {"zoo": zoo, "model": name}
+        try:
+            with deadline(SECONDS):
+                row["live"], row["predicted"] = measured(lambda name=name: models.build(name))
+        except Exception as error:
+            row["raises"] = f"{type(error).__name__}: {str(error)[:80]}"
+        file.write(json.dumps(row) + "\n")
+        file.flush()
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    lines = [
+        "# Memory predicted for whole zoos, beside live storages",
+        "",
+        f"`python -m benchmarks.live_memory`; {processor()}, torch {torch.__version__}, fxflops {fxflops.__version__}; eval mode, no gradients, f32.",
+        "",
+        "| zoo | models | equal | within 0.1% | further off | not compared |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    off: list[str] = []
+    for zoo in dict.fromkeys(row["zoo"] for row in rows):
+        of_zoo = [row for row in rows if row["zoo"] == zoo]
+        compared = [row for row in of_zoo if "live" in row]
+        equal = [row for row in compared if row["live"] == row["predicted"]]
+        far = [row for row in compared if abs(row["predicted"] - row["live"]) > CLOSE * row["live"]]
+        close = len(compared) - len(equal) - len(far)
+        lines.append(f"| {zoo} | {len(of_zoo)} | {len(equal)} | {close} | {len(far)} | {len(of_zoo) - len(compared)} |")
+        off += [
+            f"| {zoo} | {row['model']} | {row['live']:,} | {row['predicted']:,} | {row['predicted'] / row['live'] - 1:+.2%} |"
+            for row in far
+        ]
+    if off:
+        lines += ["", "| zoo | model | live | predicted | error |", "|---|---|---:|---:|---:|", *off]
+    return "\n".join(lines) + "\n"
+
+
+def main(zoos: list[str]) -> None:
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    torch.set_num_threads(1)
+    kept = RESULTS / "live_memory.jsonl"
+    rows = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
+    with kept.open("a") as file:
+        for zoo in zoos:
+            run(zoo, {(row["zoo"], row["model"]) for row in rows}, file)
+    (RESULTS / "live_memory.md").write_text(table([json.loads(line) for line in kept.read_text().splitlines()]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
