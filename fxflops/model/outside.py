@@ -1,15 +1,18 @@
-"""Restore state that a forward changed outside the model: attributes of classes, globals of the forward's file, closure variables.
+"""Restore state that a forward changed outside the model: attributes of classes, globals of the forward's file, closure variables,
+and the caches of ``functools.lru_cache``.
 
 Plain values that a forward stores there, e.g. the number of its calls, are not restored. But a meta tensor or an fx proxy stored
-there, e.g. in a cache, would break the model's next real run. So variables and containers with such tensors are restored.
+there, e.g. in a cache, would break the model's next real run. So variables and containers with such tensors are restored, and an
+``lru_cache`` with such tensors is emptied: its items cannot be removed one by one, and its function computes them again.
 """
 
 from __future__ import annotations
 
 import dis
+import gc
 import operator
 from collections.abc import Iterable, Iterator
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from itertools import chain
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -23,6 +26,7 @@ from .pytree import NOTHING, Place, attributes_in, slots_in, value_at, walk
 from .reach import CELL, ENDS, LONGEST, set_at
 
 CONTAINERS = frozenset({dict, list, set})
+CachedFunction: Any = type(lru_cache(len))
 DEPTH = 3
 """The search for tensors goes through at most this many levels of containers and objects."""
 FEW = 1000
@@ -51,6 +55,7 @@ class Outside:
         self._places: list[tuple[Place, Any, Any]] = []
         self._classes: list[tuple[type, dict[str, Any]]] = []
         self._globals: list[tuple[dict[str, Any], str, Any]] = []
+        self._cached: list[tuple[Any, int]] = []  # functions with an lru_cache, and how many results they have computed
         self._seen: set[int] = set()
         for cls in {base for module_class in classes for base in module_class.__mro__ if issubclass(base, nn.Module)}:
             if not cls.__module__.startswith("torch."):
@@ -74,6 +79,8 @@ class Outside:
                 value = value.fget if kind is property else getattr(value, "__func__", value)
             if type(value) is FunctionType:  # also functions defined elsewhere
                 self._enter_users(value)
+            elif type(value) is CachedFunction:
+                self._enter_cached(value)
 
     def _enter_container(self, value: Any) -> None:
         if type(value) in CONTAINERS and len(value) <= LONGEST and id(value) not in self._seen:
@@ -86,6 +93,13 @@ class Outside:
         """Add a function to the search, unless the function belongs to torch."""
         if not str(function.__module__).startswith("torch."):
             self._enter_function(function)
+
+    def _enter_cached(self, function: Any) -> None:
+        """Add a function with an ``lru_cache`` to the search."""
+        if id(function) not in self._seen:
+            self._seen.add(id(function))
+            self._cached.append((function, function.cache_info().misses))
+            self._enter_value(function.__wrapped__, DEPTH)
 
     def _enter_function(self, function: FunctionType) -> None:
         if id(function) in self._seen:
@@ -115,6 +129,8 @@ class Outside:
                     self._enter_class(value)
             elif kind in CONTAINERS:
                 self._enter_container(value)
+            elif kind is CachedFunction:
+                self._enter_cached(value)
             elif issubclass(kind, torch.Tensor):
                 self.tensors.append(value)
             elif generator := generator_of(value):
@@ -142,6 +158,8 @@ class Outside:
             return
         elif kind is FunctionType:  # e.g. a decorated function
             self._enter_users(value)
+        elif kind is CachedFunction:
+            self._enter_cached(value)
         elif kind is MethodType:
             self._enter_value(value.__func__, depth)
             self._enter_value(value.__self__, depth)
@@ -178,6 +196,10 @@ class Outside:
                     del file_globals[name]
                 else:
                     file_globals[name] = value
+        for function, misses in self._cached:
+            # The garbage collector knows what a function references: the results in its cache, or a dict of them.
+            if function.cache_info().misses != misses and holds_tensors(gc.get_referents(function)):
+                function.cache_clear()
         for place, owner, value in self._places:
             if _is_lost(value_at(place, owner), value):
                 set_at(place, owner, value)

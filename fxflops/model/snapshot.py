@@ -28,7 +28,7 @@ from ..torch_internals import (
 )
 from .generators import Generator, generator_of, global_states
 from .hidden import hidden_from_modes
-from .outside import Outside, holds_tensors
+from .outside import CachedFunction, Outside, holds_tensors
 from .pytree import (
     OPAQUE,
     VALUES,
@@ -149,7 +149,7 @@ class Snapshot:
             elif _is_array(reachable) and reachable.nbytes <= LARGEST_ARRAY:
                 self._arrays.append((reachable, reachable.copy()))
             self._places += [(place, reachable, value_at(place, reachable)) for place in places_in(reachable)]
-        functions = [value for value in attribute_values if type(value) is FunctionType]
+        functions = [value for value in attribute_values if type(value) in (FunctionType, CachedFunction)]
         functions += [hook for registered in hooks for hook in _users(registered).values()] if any(hooks) else []
         self._outside = Outside({*self._classes}, functions)
         self._outside.tensors += [each for each in reached if issubclass(type(each), torch.Tensor)]

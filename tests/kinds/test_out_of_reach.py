@@ -326,3 +326,71 @@ def test_an_object_with_slots_is_an_input() -> None:
 
     report = fxflops.count(Takes(), (x, Slotted(mean)))
     assert report.memory["inputs"] == 4 * (ROWS * 16 + ROWS * WIDTH)
+
+
+def table(rows: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    angles = torch.outer(torch.arange(rows, device=device).float(), torch.ones(WIDTH, device=device))
+    return angles.cos(), angles.sin()
+
+
+cached_table = functools.lru_cache(maxsize=4)(table)
+
+
+class CachedMethod(nn.Module):
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.rows = rows
+
+    @functools.lru_cache(maxsize=8)  # noqa: B019
+    def table(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        return table(self.rows, device)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        cos, sin = self.table(x.device)
+        return x * cos[: len(x)] + sin[: len(x)]
+
+
+class CachedGlobal(CachedMethod):
+    def table(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
+        return cached_table(self.rows, device)
+
+
+class CachedInClosure(CachedMethod):
+    @staticmethod
+    def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
+        cached = functools.cache(function)
+        return functools.wraps(function)(lambda *args: cached(*args))
+
+    build = staticmethod(wrapped(table))
+
+    def table(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
+        result: tuple[torch.Tensor, torch.Tensor] = self.build(self.rows, device)
+        return result
+
+
+class CachedInAttribute(CachedMethod):
+    def __init__(self, rows: int) -> None:
+        super().__init__(rows)
+        self.build = functools.lru_cache(typed=True)(table)
+
+    def table(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
+        return self.build(self.rows, device)
+
+
+@pytest.mark.parametrize("rows", [ROWS, 200_000], ids=["with values", "on meta"])
+@pytest.mark.parametrize("cls", [CachedMethod, CachedGlobal, CachedInClosure, CachedInAttribute])
+def test_a_cached_function_works_after_a_count(cls: Callable[[int], nn.Module], rows: int) -> None:
+    model, x = cls(rows), torch.randn(8, WIDTH)
+    counts = [fxflops.count(model, x) for _ in range(2)]
+    assert [(call.op, call.out) for call in counts[0].calls] == [(call.op, call.out) for call in counts[1].calls]
+    assert counts[0].max_memory == counts[1].max_memory == fxflops.analyze(model, x, repeats=0).max_memory
+    cos, sin = table(rows, x.device)
+    assert torch.equal(model(x), x * cos[:8] + sin[:8])
+
+
+def test_a_cache_without_new_tensors_keeps_its_items() -> None:
+    model, x = CachedGlobal(ROWS), torch.randn(8, WIDTH)
+    cached_table.cache_clear()
+    before = model.table(x.device)  # type: ignore[operator]
+    assert fxflops.count(model, x).by_operator().keys().isdisjoint({"cos", "outer"})
+    assert cached_table(ROWS, x.device) is before
