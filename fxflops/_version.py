@@ -10,7 +10,7 @@ from contextlib import suppress
 from importlib.metadata import distributions
 from pathlib import Path
 
-VERSION = "1.0.0"
+VERSION = "1.1.0.dev0"
 """A release drops ``.dev0``, and with it the commit: package indexes refuse versions with a local part."""
 ARCHIVED = "$Format:%H$"
 """``git archive`` writes the commit here (see ``.gitattributes``)."""
