@@ -319,6 +319,7 @@ def predict(
     # Imported here because only an unlisted device needs torch, and importing torch takes seconds.
     from ..prediction.memory import NO_BUFFERS, advice, no_batch_fits, text
     from ..prediction.result import duration, notes, summary
+    from ..render.text import terminal_width, wrapped
     from .tensors import card_of
 
     card = card or card_of(asked.device)
@@ -328,7 +329,10 @@ def predict(
     memory = None if saved else report.reserved(card, gpus=gpus)
     if not json:  # printed first, since the search below may take minutes
         typer.echo(f"{subject_line(report, asked)}\n")
-        typer.echo("\n".join([*summary(found), found.table(by, top=top), *notes(found)]))
+        above, below = (
+            [wrapped(line, terminal_width(), 4) for line in lines] for lines in (summary(found), notes(found))
+        )
+        typer.echo("\n".join([*above, found.table(by, top=top), *below]))
         if memory is not None:
             advised = no_batch_fits(memory) if what_fits else advice(memory, *WHAT_FITS)
             params = report.params

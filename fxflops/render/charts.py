@@ -54,7 +54,7 @@ STYLE = """
 .chart .soft{fill:#5c6573;font-size:11px}.chart .on{stroke:#fff;stroke-width:4px;stroke-opacity:.85}.chart .dark{fill:#1b1f27}
 .chart .rule{fill:none;stroke:#8d95a1}.chart .grid{stroke:#8d95a1;stroke-opacity:.35;stroke-width:.6}.chart .area{stroke:none}
 .chart .back{fill:#fff}.chart .dot{fill-opacity:.75;stroke:#fff;stroke-width:.8}.chart .cut{stroke:#fff;stroke-width:3px}
-.chart .module rect{fill:#e9ecf1}.chart .share{stroke-width:13px;stroke-linejoin:round;text-anchor:end}.chart .low text{display:none}.chart .tile rect{stroke:#fff}.chart .module .share{stroke:#e9ecf1}
+.chart .module rect{fill:#e9ecf1}.chart .share{stroke-width:9px;stroke-linejoin:round;text-anchor:end}.chart .low text{display:none}.chart .tile rect{stroke:#fff}.chart .module .share{stroke:#e9ecf1}
 @media screen and (prefers-color-scheme:dark){.chart text{fill:#e7eaf0}.chart .soft{fill:#9aa4b3}.chart .on{stroke:#1a1f27}.chart .dark{fill:#1b1f27}
 .chart .back{fill:#1a1f27}.chart .dot,.chart .cut,.chart .tile rect{stroke:#1a1f27}.chart .module rect{fill:#2a313c}.chart .module .share{stroke:#2a313c}}
 """

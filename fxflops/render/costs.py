@@ -18,6 +18,8 @@ LEAST = 0.5
 """If a part has less than this percentage of the FLOPs and of the time, it is added to "other"."""
 BAR = 20
 OTHER = "other"
+ROOM_FOR_BOTH = 56
+"""The smallest width of a table with both FLOPs and times, in cells."""
 NOT_A_MODULE = {ATTENTION: f"{ATTENTION} (scaled dot product)"}
 """The names to show for operators that could be confused with a module. An attention module also has projections, the operator does not."""
 
@@ -25,13 +27,16 @@ NOT_A_MODULE = {ATTENTION: f"{ATTENTION} (scaled dot product)"}
 def cost_lines(data: Summary, room: int | None, color: bool) -> list[str]:
     """Return the lines of a table of the most expensive parts.
 
-    A bar shows each part's share of the time, or its share of the FLOPs if times are unsteady or missing.
+    A bar shows each part's share of the time, or its share of the FLOPs if times are unsteady or missing. If there is no room for the
+    columns of both, the table has only the column with the bar's shares.
     """
     parts = costs(data)
     if not parts:
         return []
     timed, by_time = any(part.row.seconds is not None for part in parts), _by_time(data, parts)
     keys, what = ("flops", "flops%", "time", "time%")[: 4 if timed else 2], "time" if by_time else data.unit
+    if timed and room is not None and room < ROOM_FOR_BOTH:
+        keys = ("time", "time%") if by_time else ("flops", "flops%")
     columns = [column for column in MODULE_COLUMNS if column.key in keys]
     values = [module_values(part.row, data.root) for part in parts]
     numbers = [[data.unit if column.key == "flops" else column.header for column in columns]]

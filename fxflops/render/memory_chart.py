@@ -13,6 +13,12 @@ from .palette import CATEGORIES, GREY
 from .text import escaped
 
 FIXED = ("params", "buffers", "inputs", "optimizer")
+SOURCES = {
+    "predicted": "The memory is predicted, not measured.",
+    "storages": "The memory is the sum of the tensors that were alive in the run.",
+    "allocator": "The peak was measured by the device's allocator.",
+}
+"""Where the numbers come from, in words."""
 BAND = 16
 """The height of the band for constant memory, in percent of the rest of the plot."""
 
@@ -79,7 +85,7 @@ def memory_note(memory: MemoryTimeline) -> str:
         notes.append(
             "The area shows the memory after each call. During a call, memory can be higher, as it is at the peak."
         )
-    return " ".join([*notes, f"Source: {memory.source}."])
+    return " ".join([*notes, SOURCES.get(memory.source, f"Source: {memory.source}.")])
 
 
 def owners_table(memory: MemoryTimeline) -> str:

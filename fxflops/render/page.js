@@ -93,13 +93,18 @@ function tell(text, box) {
 const quiet = () => { tip.hidden = true; };
 const atPointer = (event) => ({ left: event.clientX, top: event.clientY, bottom: event.clientY });
 
+// Visible text comes first in an element's label; its tooltip follows.
+function label(each) {
+  const shown = [...each.querySelectorAll("text:not([display=none])")].map((text) => text.textContent).join(" ");
+  each.setAttribute("aria-label", [shown, ...each.dataset.tip.split("\n")].filter((text) => text).join(", "));
+}
+
 // Show each element's title as a tooltip. Tab reaches one element of a chart; the arrow keys move to the others.
 function pointable(chart, elements, next) {
   for (const each of elements) {
     const title = each.querySelector("title");
     each.dataset.tip = title.textContent;
-    const shown = [...each.querySelectorAll("text")].map((text) => text.textContent).join(" "); // first in the label, because it is the tile's visible text
-    each.setAttribute("aria-label", [shown, ...title.textContent.split("\n")].filter((text) => text).join(", "));
+    label(each);
     title.remove();
     each.setAttribute("role", "img");
     each.setAttribute("tabindex", -1);
@@ -134,12 +139,15 @@ const isShown = (each) => !each.closest("[display=none]");
 // Where: the modules as tiles, drawn by Python. Entering a module zooms in: it moves and stretches the tiles inside.
 
 const READABLE = 15, LEVEL = 6, VISIBLE = 1.3;  // px, as in icicle.py
+const PAPER = { wide: 680, high: 350 };  // px: the chart on paper, where page.css sets its height
 
 function icicle(holder) {
-  const chart = holder.querySelector("svg.chart"), height = chart.height.baseVal.value;
+  const chart = holder.querySelector("svg.chart"), tall = chart.height.baseVal.value;
+  let paper = false;
   const tiles = [...chart.querySelectorAll(".tile")].map((svg) => {
     const [depth, y, high] = svg.dataset.at.split(" ").map(Number);
-    return { svg, depth, y, high };
+    const [name, share] = svg.querySelectorAll("text");
+    return { svg, depth, y, high, name, share, said: name.textContent };
   });
   const of = new Map(tiles.map((tile) => [tile.svg, tile]));
   const holds = (a, b) => a.depth <= b.depth && a.y <= b.y + 0.001 && b.y + b.high <= a.y + a.high + 0.001;
@@ -147,10 +155,22 @@ function icicle(holder) {
   holder.prepend(path);
   let entered = tiles[0];
 
+  // Show a tile's name and share: beside each other, on two lines, or the name alone, which is cut off if it is too long.
+  function fit({ svg, name, share, said, widths: [long, last] }, room, high) {
+    const tight = long + last + 8 > room, stacked = tight && high > 2 * READABLE + 2;
+    name.textContent = long > room ? said.slice(0, Math.max(1, Math.floor(said.length * room / long) - 1)) + "…" : said;
+    name.setAttribute("dy", stacked ? -4 : 4);
+    share.setAttribute("dy", stacked ? 12 : 4);
+    if (tight && !stacked) share.setAttribute("display", "none");
+    else share.removeAttribute("display");
+    label(svg);
+  }
+
   function enter(tile) {
     entered = tile;
     const inside = tiles.filter((each) => holds(tile, each));
     const most = chart.clientWidth < 560 ? 4 : 8;
+    const height = paper ? PAPER.high : tall, width = paper ? Math.min(PAPER.wide, chart.clientWidth) : chart.clientWidth;
     const pixels = (each) => each.high / tile.high * height;
     const deepest = Math.max(...inside.filter((each) => pixels(each) >= LEVEL).map((each) => each.depth));
     const levels = Math.min(most, 1 + deepest - tile.depth);
@@ -165,12 +185,17 @@ function icicle(holder) {
       svg.setAttribute("height", 100 * each.high / tile.high + "%");
       svg.classList.toggle("low", pixels(each) < READABLE);
     }
+    const named = [...visible].filter((each) => pixels(each) >= READABLE);
+    for (const each of named) {
+      each.widths ||= [each.name, each.share].map((text) => text.getComputedTextLength());
+    }
+    for (const each of named) fit(each, width / levels - 11, pixels(each));
     const above = tiles.filter((each) => each.depth < tile.depth && holds(each, tile));
     path.replaceChildren(...above.map((each) => {
-      const button = element("button", { type: "button" }, each.svg.querySelector("text").textContent);
+      const button = element("button", { type: "button" }, each.said);
       button.addEventListener("click", () => { enter(each); focusOn(svgs, each.svg); });
       return button;
-    }), ...(above.length ? [element("b", {}, tile.svg.querySelector("text").textContent)] : []));
+    }), ...(above.length ? [element("b", {}, tile.said)] : []));
   }
 
   const svgs = tiles.map((tile) => tile.svg);
@@ -205,7 +230,7 @@ function icicle(holder) {
       event.preventDefault();
     }
   });
-  return () => enter(entered);
+  return (isPaper) => { paper = isPaper; enter(entered); };
 }
 
 function where() {
@@ -214,7 +239,7 @@ function where() {
   const keys = unique(charts.map((chart) => chart.dataset.key)), chosen = { key: charts[0].dataset.key, phase: charts[0].dataset.phase };
   const drawn = new Map();
   let phaseChoice = null;
-  function show() {
+  function show(isPaper = false) {
     const mine = charts.filter((chart) => chart.dataset.key === chosen.key);
     const shown = mine.find((chart) => chart.dataset.phase === chosen.phase) || mine[0];
     for (const chart of charts) chart.hidden = chart !== shown;
@@ -223,7 +248,7 @@ function where() {
       if (shown !== charts[0]) shown.innerHTML = data.icicles[charts.indexOf(shown) - 1];
       drawn.set(shown, icicle(shown));
     }
-    drawn.get(shown)();
+    drawn.get(shown)(isPaper);
   }
   choice($("where-controls"), "size by", keys.map((key) => [key, data.metrics.find((metric) => metric.key === key).label]), chosen.key, (key) => { chosen.key = key; show(); });
   const known = unique(charts.map((chart) => chart.dataset.phase).filter((phase) => phase !== "-"));
@@ -232,6 +257,8 @@ function where() {
   $("where-note").textContent = "Click a module to enter it, or move with the arrow keys and press Enter.";
   let width = innerWidth;
   addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; show(); } });
+  addEventListener("beforeprint", () => show(true));
+  addEventListener("afterprint", () => show());
 }
 
 // How fast: the roofline's dots; a choice shows those of one phase.

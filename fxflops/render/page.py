@@ -156,7 +156,7 @@ def _goodness(page: Page) -> list[Card]:
         said = "" if found is None else f"{plain(found.device['device'])}, peak {peak}"
         cards.append(Card("speed", units.amount(rate, "FLOP/s"), f"{rate:,.0f} FLOP/s", said))
     if found is not None and found.mfu is not None:
-        said = f"{PERCENT_OF_PEAK} (MFU)"
+        said = f"{PERCENT_OF_PEAK} (MFU)" + (", forward and backward" if data.backward_latency is not None else "")
         if found.efficiency is not None:
             said += f"; {100 * found.efficiency:.1f}% of the roofline bound"
         cards.append(Card("utilization", f"{100 * found.mfu:.1f}%", f"{found.mfu!r}", said))
@@ -368,11 +368,15 @@ def _speed(page: Page) -> str:
     phases = [*page.roofline.bounds]
     shown = phases[0] if phases else ""
     chart, left_out = roofline_chart(page.roofline, page.calls, page.summary.title, shown)
-    more = f" The {MOST_DOTS:,} longest of {MOST_DOTS + left_out:,} calls are drawn." if left_out else ""
-    more += " Dotted: cache bandwidth." if page.roofline.device.get("caches") else ""
+
+    def more(phase: str) -> str:
+        omitted = left_out[phase] if phase else left_out.total()
+        said = f" {omitted:,} calls that are not among the {MOST_DOTS:,} longest are not drawn." if omitted else ""
+        return said + (" Dotted: cache bandwidth." if page.roofline and page.roofline.device.get("caches") else "")
+
     notes = "".join(
         f'<p class="note" data-phase="{escaped(phase)}"{"" if phase == shown else " hidden"}>'
-        f"{escaped(bounds_in_words(page.roofline, phase or None) + more)}</p>"
+        f"{escaped(bounds_in_words(page.roofline, phase or None) + more(phase))}</p>"
         for phase in dict.fromkeys([*phases, ""])
     )
     return (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -18,6 +19,10 @@ MOST_DOTS, MOST_NAMES = 300, 5
 MOST_LETTERS = 36
 NARROW = 640
 """Names are placed so that they do not overlap if the plot has this width in pixels, e.g. on paper."""
+SLOPE = (0.5, 0.35, 0.65, 0.2)
+"""Places for the name of the memory's slope, as parts of the slope; the first ones are the better ones."""
+WIDTHS = (NARROW, 240)
+"""Widths of the plot on paper and on a phone."""
 MARKS = {"circle": "●", "square": "■", "diamond": "◆"}
 
 
@@ -30,6 +35,25 @@ class Dot(NamedTuple):
     y: float
 
 
+Box = tuple[float, float, float]
+"""The area of a text in pixels: its left end, its right end, and its y position."""
+
+
+class _Text(NamedTuple):
+    """A ceiling's name, ``dx`` and ``dy`` pixels beside a point of the plot, in percent. With a negative ``dx``, the text ends there."""
+
+    x: float
+    y: float
+    dx: float
+    dy: float
+    text: str
+
+    def box(self, height: int, width: int = NARROW) -> Box:
+        """Return the area of the text in a plot of this size."""
+        x, long = width * self.x / 100 + self.dx, LETTER * len(self.text)
+        return (x - long if self.dx < 0 else x), (x if self.dx < 0 else x + long), height * self.y / 100 + self.dy
+
+
 class _Axes(NamedTuple):
     flat: Axis
     up: Axis
@@ -39,15 +63,18 @@ class _Axes(NamedTuple):
     top: float
 
 
-def roofline_chart(data: RooflineData, calls: Sequence[Op], about: str, phase: str | None = None) -> tuple[Chart, int]:
-    """Return a chart of the calls below the device's ceilings, and the number of calls that were omitted because there are too many.
+def roofline_chart(
+    data: RooflineData, calls: Sequence[Op], about: str, phase: str | None = None
+) -> tuple[Chart, Counter[str]]:
+    """Return a chart of the calls below the device's ceilings, and the number of calls of each phase that were omitted, as there are too many.
 
     Each call is a dot at its FLOP/byte and its FLOP/s. The most expensive calls have their names beside the dots. With a ``phase``, only
     the calls of this phase are visible; a script can show the other phases.
     """
     timed = [(op, took) for op in calls if op.work and op.bytes and (took := _seconds(op, data))]
-    left_out = max(len(timed) - MOST_DOTS, 0)
-    timed = sorted(timed, key=lambda pair: -pair[1])[:MOST_DOTS]
+    timed.sort(key=lambda pair: -pair[1])
+    left_out = Counter(op.phase for op, _ in timed[MOST_DOTS:])
+    timed = timed[:MOST_DOTS]
     axes = _axes(data, timed)
     chart = Chart(
         f"{about} · FLOP/s{', at most' if data.is_prediction else ''} on {data.device['device']}", (), "", 360
@@ -57,9 +84,8 @@ def roofline_chart(data: RooflineData, calls: Sequence[Op], about: str, phase: s
         for op, took in timed
         if op.work and op.bytes
     ]
-    slope_x, slope_y = _slope(data, axes)
-    end = NARROW * slope_x / 100 - 8
-    slope = end - LETTER * len(_flow(data)), end, chart.height * slope_y / 100 - 6
+    said = _said(data, axes, dots, chart.height)
+    taken = [text.box(chart.height) for text in said]
     longest = max((dot.seconds for dot in dots), default=1.0)
     body = [
         *x_ticks((axes.flat.place(value), f"{value:,g}") for value in axes.flat.ticks()),
@@ -72,10 +98,14 @@ def roofline_chart(data: RooflineData, calls: Sequence[Op], about: str, phase: s
             continue
         is_hidden = phase is not None and name != phase
         hidden = ' display="none"' if is_hidden else ""
-        names = _names(mine, chart.height, slope) if phase is not None else ()
+        names = _names(mine, chart.height, taken) if phase is not None else ()
         elements = "".join([*(_dot(dot, longest) for dot in mine), *names])
         body.append(f'<g data-phase="{escaped(name)}"{hidden}>{elements}</g>')
-    body += _names(dots, chart.height, slope) if phase is None else ()
+    body += _names(dots, chart.height, taken) if phase is None else ()
+    body += [
+        label(text.x, text.y, text.text, "end" if text.dx < 0 else "start", dx=text.dx, dy=text.dy, kind="soft on")
+        for text in said
+    ]
     body.append(label(50, 100, "arithmetic intensity (FLOP/byte)", dy=36))
     kinds = [kind for kind in BINDS if any(dot.op.binds == kind for dot in dots)]
     legend = [
@@ -127,29 +157,43 @@ def _axes(data: RooflineData, timed: Sequence[tuple[Op, float]]) -> _Axes:
 def _ceilings(data: RooflineData, axes: _Axes) -> Iterator[str]:
     """Yield the ceilings: horizontal lines for the peak FLOP/s, and slopes for the bandwidths. The slopes of caches are dotted."""
     bandwidth = float(data.device["bandwidth"])
-    for dtype, peak in data.peaks.items():
+    for peak in data.peaks.values():
         y = 100 - axes.up.place(peak)
         yield line(axes.flat.place(max(peak / bandwidth, axes.least_x)), y, 100, y, 1.8)
-        yield label(100, y, f"{dtype} {units.amount(peak, 'FLOP/s')}", "end", dy=-5)
-    caches = [speed for _, speed in data.device.get("caches", ()) if speed > 1.05 * bandwidth]
-    for speed in [bandwidth, *caches]:
+    for speed in [bandwidth, *_caches(data)]:
         begin, end = max(axes.least_x, axes.least_y / speed), axes.top / speed
         low, high = 100 - axes.up.place(begin * speed), 100 - axes.up.place(axes.top)
         width, dashes = (1.8, "") if speed == bandwidth else (1, "2 3")
         yield line(axes.flat.place(begin), low, axes.flat.place(end), high, width, dashes)
-    yield label(*_slope(data, axes), _flow(data), "end", dx=-8, dy=-6, kind="soft on")
 
 
-def _slope(data: RooflineData, axes: _Axes) -> tuple[float, float]:
-    """Return the middle of the memory bandwidth's slope, in percent of the plot."""
+def _caches(data: RooflineData) -> list[float]:
+    """Return the bandwidths of the caches that are faster than the memory."""
+    return [speed for _, speed in data.device.get("caches", ()) if speed > 1.05 * float(data.device["bandwidth"])]
+
+
+def _said(data: RooflineData, axes: _Axes, dots: Sequence[Dot], height: int) -> list[_Text]:
+    """Return the names of the ceilings."""
+    peaks = [
+        _Text(100, 100 - axes.up.place(peak), -1, -5, f"{dtype} {units.amount(peak, 'FLOP/s')}")
+        for dtype, peak in data.peaks.items()
+    ]
+    # The lines of the caches are above the line of the memory, so the name is then below the line, where it covers the fewest dots.
+    side, down = (1, 14) if _caches(data) else (-1, -6)
+    flow = f"memory {units.amount(float(data.device['bandwidth']), 'B/s')}"
+    places = [_Text(*_slope(data, axes, part), 8 * side, down, flow) for part in SLOPE]
+    return [
+        *peaks,
+        min(places, key=lambda text: sum(_covered(text.box(height, at), dots, height, at) for at in WIDTHS)),
+    ]
+
+
+def _slope(data: RooflineData, axes: _Axes, part: float) -> tuple[float, float]:
+    """Return a point of the memory bandwidth's slope, in percent of the plot: ``part`` is 0 at the slope's lower end, and 1 at the ridge."""
     bandwidth = float(data.device["bandwidth"])
     begin = max(axes.least_x, axes.least_y / bandwidth)
-    middle = math.sqrt(begin * axes.top / bandwidth)
-    return axes.flat.place(middle), 100 - axes.up.place(middle * bandwidth)
-
-
-def _flow(data: RooflineData) -> str:
-    return f"memory {units.amount(float(data.device['bandwidth']), 'B/s')}"
+    at = begin * (axes.top / bandwidth / begin) ** part
+    return axes.flat.place(at), 100 - axes.up.place(at * bandwidth)
 
 
 def _dot(dot: Dot, longest: float) -> str:
@@ -184,20 +228,19 @@ def escaped_lines(lines: Sequence[str]) -> str:
     return "\n".join(map(escaped, lines))
 
 
-def _names(dots: Sequence[Dot], height: int, free_of: tuple[float, float, float]) -> Iterator[str]:
+def _names(dots: Sequence[Dot], height: int, free_of: Sequence[Box]) -> Iterator[str]:
     """Yield labels with the names of the most expensive calls, one for each kind of module.
 
-    A label is placed where it overlaps no other text and covers few dots. ``free_of`` is the area of an existing text, in pixels: its left
-    end, its right end, and its y position.
+    A label is placed where it overlaps no other text and covers few dots. ``free_of`` has the areas of the existing texts.
     """
-    places = [(dot.x * NARROW / 100, dot.y * height / 100) for dot in dots]
-    taken = [free_of]
+    taken = [*free_of]
     kinds: set[str] = set()
-    for dot, (x, y) in zip(dots, places, strict=True):
+    for dot in dots:
+        x, y = dot.x * NARROW / 100, dot.y * height / 100
         kind = re.sub(r"\d+", "*", f"{dot.op.op} {dot.op.path}")
         text = f"{dot.op.op} {_end(dot.op.path)}".strip()
         inward = -1 if dot.x > 50 else 1
-        best: tuple[int, int, int, tuple[float, float, float]] | None = None
+        best: tuple[int, int, int, Box] | None = None
         for side, up in ((inward, -18), (-inward, -18), (inward, 22), (inward, -40)):
             near, far = x + 14 * side, x + (14 + LETTER * len(text)) * side
             box = (min(near, far), max(near, far), y + up)
@@ -205,7 +248,7 @@ def _names(dots: Sequence[Dot], height: int, free_of: tuple[float, float, float]
                 continue
             if any(box[0] < end and start < box[1] and abs(box[2] - at) < 18 for start, end, at in taken):
                 continue
-            covered = sum(box[0] - 6 < px < box[1] + 6 and abs(py - box[2] + 4) < 13 for px, py in places)
+            covered = _covered(box, dots, height)
             if best is None or covered < best[0]:
                 best = covered, side, up, box
         if best is None:
@@ -217,6 +260,12 @@ def _names(dots: Sequence[Dot], height: int, free_of: tuple[float, float, float]
         yield label(dot.x, dot.y, text, anchor, dx=14 * side, dy=up, kind="on wide")
         if len(kinds) == MOST_NAMES:
             return
+
+
+def _covered(box: Box, dots: Sequence[Dot], height: int, width: int = NARROW) -> int:
+    """Return the number of dots that a text in this area covers."""
+    low, high, y = box
+    return sum(low - 6 < dot.x * width / 100 < high + 6 and abs(dot.y * height / 100 - y + 4) < 13 for dot in dots)
 
 
 def _end(path: str) -> str:

@@ -326,7 +326,7 @@ def _whereabouts(rows: Sequence[DiffRow]) -> str:
 
 
 def _line(name: str, change: Change, readable: Readable) -> list[str]:
-    ratio = "" if change.ratio is None else f"{change.ratio:,.2f}x"
+    ratio = "" if change.ratio is None else f"{change.ratio:,.{0 if change.ratio >= 100 else 2}f}x"
     return [plain(name), readable(change.a), readable(change.b), _signed(change.difference, readable), ratio]
 
 

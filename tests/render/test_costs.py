@@ -40,6 +40,13 @@ def test_bars_of_flops_where_nothing_was_timed(vit):
     ]
 
 
+def test_a_narrow_table_shows_only_what_the_bars_show(vit):
+    assert (
+        cost_lines(vit, 50, color=False)[1] == "blocks.*.mlp  Mlp (x4)          30.00 ms  48.0  █"
+    )  # 2 cells remain: 0.96 of one
+    assert max(map(len, cost_lines(vit, 50, color=False))) <= 50
+
+
 def test_at_most_eight_and_the_rest_together(vit):
     modules = tuple(TreeRow(f"m{i}", f"M{i}", f"m{i}", 1, 0, 0, 100 + i) for i in range(10))
     shown = costs(

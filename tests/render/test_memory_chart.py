@@ -63,7 +63,7 @@ def test_phases_are_named_where_they_begin() -> None:
 def test_the_note_says_what_the_chart_does_not() -> None:
     assert memory_note(timeline(300, 0)) == (
         "Constant during the run: params 600 B. The area shows the memory after each call. During a call, memory can be higher, as it is at the peak. "
-        "Source: predicted."
+        "The memory is predicted, not measured."
     )
     assert "states are drawn" in memory_note(timeline(*range(5000), peak=6000))
 

@@ -73,7 +73,7 @@ def test_the_phases_are_apart_and_one_is_visible() -> None:
 def test_the_longest_calls_are_drawn() -> None:
     ops = [OPS[0]._replace(seconds=1.0 + i) for i in range(MOST_DOTS + 7)]
     chart, left_out = roofline_chart(DATA, ops, "Net")
-    assert left_out == 7
+    assert left_out == {"forward": 7}
     assert chart.body.count("<title>") == MOST_DOTS
 
 
