@@ -92,7 +92,7 @@ class profile:
         self._name = " + ".join(type(part).__name__ for part in single_models(self._model)) or NO_MODEL
         self._compiled = any(is_compiled(all_modules(model)) for model in given_models if isinstance(model, nn.Module))
         self._optimizers = _optimizers(optimizer)
-        # Filled by the block. It is kept here because this object may be used for several blocks, one after the other.
+        # The block adds to this list. This object owns the list, because it may be used for several blocks, one after the other.
         self._met_optimizers: list[weakref.ref[Any]] = []
         for own_optimizer in self._optimizers:
             if mismatch := optimizer_mismatch(own_optimizer, self._model):

@@ -213,7 +213,7 @@ def _advice(meshes: Meshes, batch: int | None, global_batch: int | None, checkpo
             "a smaller --batch" if global_batch else "a smaller --batch, with --global-batch to accumulate gradients"
         )
         try_.append(smaller)
-    # More ranks do not make a rank's share of the experts smaller.
+    # If there are already more ranks than experts, more ranks do not make the experts' part on a rank smaller.
     if any("hold them" in note for note in meshes.notes):
         try_.append("fewer devices (--gpus), since some ranks have no part of the experts' weights")
     else:

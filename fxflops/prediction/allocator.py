@@ -260,7 +260,7 @@ class CachingAllocator:
             return None
         block = self._blocks[pool.free[place][1]]
         if block.segment.expandable:
-            # Compare blocks by the size to which they can grow, so that the last block of an expandable segment is used last.
+            # A block at the end of an expandable segment can grow. Compare blocks by the size that they can reach, so that such a block is used last.
             while place + 1 < len(pool.free):
                 following = self._blocks[pool.free[place + 1][1]]
                 if _growable(following) >= _growable(block):
@@ -388,7 +388,7 @@ class CachingAllocator:
             else:
                 self._map(following, min(size - block.bytes, following.bytes))
             self._joined(block, following)
-        # Merge the block with the next one if that is mapped and free.
+        # If the next block is mapped and free, merge it into this block.
         if block.next is not None and block.next.mapped and not block.next.allocated:
             pool.free.remove(block.next.key)
             self._joined(block, block.next)

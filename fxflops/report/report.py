@@ -489,7 +489,7 @@ class Report(View):
         check_phase(phase)
         one, other = (self, self.recount(a)) if b is None else (self.recount(a), self.recount(b))
         if {one.convention, other.convention} & OF_MACS.keys():
-            # Compare a tool that counts multiply-accumulates with fxflops's MACs.
+            # If a tool counts multiply-accumulates, compare its number with fxflops's MACs instead of fxflops's FLOPs.
             one, other = (
                 each.recount(BASE_MACS) if each.convention == BASE_CONVENTION else each for each in (one, other)
             )

@@ -161,15 +161,14 @@ class TraceWalk:
             ended = stack.pop()
             if ended.waiting is not None:
                 self._add(ended.waiting, ended)
-            # In a backward pass, autograd records the operators that checkpoint recomputes, but not the later operators of the node
-            # itself. If autograd records those, too, the gradient itself will be differentiated (create_graph=True).
+            # In a backward pass, autograd records the operators that checkpoint recomputes, but not the node's own later operators.
+            # If autograd also records the later operators, the gradient itself will be differentiated (create_graph=True).
             outer = stack[-1].node
             if ended.node is None or ended.node is outer or ended.node.ends_recorded:
                 continue
             for operator in ended.node.recorded:
                 operator.phase = RECOMPUTE
-            # The node of a reentrant checkpoint first recomputes its forward, then runs a backward pass of its own, and often nothing
-            # else.
+            # The node of a reentrant checkpoint recomputes its forward, then runs its own backward pass, and often does nothing else.
             if outer is not None and ended.node.ends_recorded is False:
                 outer.ends_recorded = False
 

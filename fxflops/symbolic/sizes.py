@@ -144,6 +144,6 @@ def _enter(found: dict[str, Size], place: Place, length: int, where: str) -> Non
         )
         raise InputError(f"dynamic_shapes: dim {place.dim} of {where} is {length}, but {other}")
     bounds = (getattr(place.wanted, end, None) for end in ("min", "max"))
-    # Without a limit from the user, torch's value is not an int, or is 0 or less.
+    # If the user set no limit, torch's bound is not a positive int.
     least, most = (int(bound) if isinstance(bound, int) and bound > 0 else None for bound in bounds)
     found[place.name] = known or Size(place.name, example, least, most)

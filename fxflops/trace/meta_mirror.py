@@ -111,7 +111,7 @@ class MetaMirror(ModelTensors):
         self.keeps_lengths = (
             False  # True only for a GPU: a CPU computes packed sequences step by step, as a real run shows
         )
-        # Set by the meta world, to update the run's live storages.
+        # The meta world sets these two functions, to update the run's live storages.
         self.on_mirrored: Callable[[torch.Tensor, torch.Tensor], None] = lambda *_: None
         self.on_stranger: Callable[[torch.Tensor], None] = lambda _: None
         self._is_held = is_held
@@ -123,7 +123,7 @@ class MetaMirror(ModelTensors):
         self._pairs: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
         self.registered: dict[int, tuple[weakref.ref[torch.Tensor], Form | None]] = {}
         self.form_of = form_of or cache(Form)
-        # The forms of the state's tensors, by id.
+        # From the id of each tensor in the model's state to the tensor's Form.
         self._own_forms: dict[int, Any] = {key: self.read(tensor) for key, tensor in self._state.items()}
         self._invalid: dict[int, Any] = {}
         if None in self._own_forms.values():
@@ -199,7 +199,7 @@ class MetaMirror(ModelTensors):
             if not is_dense(tensor) and tensor.layout in HOLDING:
                 raise NotImplementedError(HOLDS)
             base = self._base_of(tensor)
-            # Leave inference mode: the meta tensor may be used after the block, when gradients flow through it.
+            # Make the meta tensor outside inference mode: it may be used after the inference_mode block, when gradients flow through it.
             outside_inference_mode = (
                 torch.inference_mode(tensor.is_inference()) if torch.is_inference_mode_enabled() else nullcontext()
             )
