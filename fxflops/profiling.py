@@ -206,7 +206,7 @@ class profile:
             self._report = self._report_of(block, raised, f"{raised}: {text}" if text else raised)
         except Exception as failed:  # the user's own exception is the one to see
             problem = f"{type(failed).__name__}: {failed}"
-            self._why = f"there is no report: the block raised {raised}, and making the report of the code before it raised {problem}"
+            self._why = f"there is no report: the block raised {raised}, and fxflops could not report on the code before this error: {problem}"
 
     def _report_of(self, block: Block, raised: str = "", why: str = "") -> Report:
         """Return the report. ``raised`` is the class name of the exception that ended the block; "" if there was no exception."""

@@ -194,7 +194,7 @@ def run(
         list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="Write the report to FILE, in the format of its suffix: .html, .json, .csv, .md ... Repeat the option for further files.",
+            help="Write the report to FILE, in the format of its suffix: .html, .json, .csv, .md ... To write more than one file, repeat the option.",
         ),
     ] = None,
 ) -> None:
@@ -294,7 +294,7 @@ def predict(
         bool,
         typer.Option(
             "--what-fits",
-            help="Also find the largest batch that fits. If training does not fit, also find the modules to checkpoint. This takes 5 seconds to 2 minutes.",
+            help="Also find the largest batch that fits into memory. If training does not fit, also find modules to checkpoint so that it fits. The search takes 5 seconds to 2 minutes.",
         ),
     ] = False,
     json: option.TableAsJson = False,
@@ -428,7 +428,7 @@ def diff(
         str,
         typer.Argument(
             metavar="OTHER",
-            help="The other model or saved report, in any form that MODEL can have.",
+            help="The model or saved report to compare with MODEL. OTHER can have the same forms as MODEL.",
             show_default=False,
             callback=option.check_model,
         ),
@@ -482,13 +482,16 @@ def check(
     baseline: Annotated[
         Path | None,
         typer.Option(
-            metavar="REPORT", help="A saved report. Its FLOPs, MACs, parameters and predicted memory become the limits."
+            metavar="REPORT",
+            help="A saved report. The report's FLOPs, MACs, parameters and predicted memory become the limits.",
         ),
     ] = None,
     tolerance: Annotated[
         float | None,
         typer.Option(
-            metavar="PERCENT", parser=option.PERCENT, help="How far the model may exceed the --baseline, e.g. 1%."
+            metavar="PERCENT",
+            parser=option.PERCENT,
+            help="How far the model may exceed the limits from --baseline, e.g. 1%.",
         ),
     ] = None,
     allow_incomplete: Annotated[
@@ -518,7 +521,7 @@ def check(
 
     if card and limits.max_time is not None:
         raise InputError(
-            f"--max-time and --device {asked.device} exclude each other: --max-time runs the model, but for a card the model is only counted"
+            f"--max-time cannot be used with --device {asked.device}: --max-time runs the model, but for a card fxflops only counts the model; leave out one of the two options"
         )
     if card and is_saved(model):
         raise InputError(

@@ -144,7 +144,7 @@ class Asked:
             "--input",
             "--input-size",
             metavar="[NAME=]SHAPE[:DTYPE]",
-            help="Shape of one input, including the batch: 1,3,224,224 or mask=1,128:bool. If the argument 'batch' is a dict with a key 'ids', write batch.ids=1,128. Repeat the option for further inputs, in order. Default: inputs that fit the model.",
+            help="Shape of one input, including the batch, e.g. 1,3,224,224 or mask=1,128:bool. If the argument 'batch' is a dict with a key 'ids', write batch.ids=1,128. If the model takes several inputs, repeat the option in the order of the inputs. Default: inputs that the model accepts.",
         ),
     ] = None
     input_ids: Annotated[
@@ -187,7 +187,7 @@ class Asked:
         bool,
         typer.Option(
             "--backward",
-            help="Also run the backward pass, from the loss or, without a loss, from the sum of the outputs. Models named hf:... get labels to compute a loss. The model is in train mode unless --eval is given.",
+            help="Also run the backward pass, from the loss or, without a loss, from the sum of the outputs. Models named hf:... also get labels as an input, so that they compute a loss. The model is in train mode unless --eval is given.",
         ),
     ] = False
     optimizer: Annotated[

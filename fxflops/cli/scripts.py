@@ -37,7 +37,8 @@ PACKAGE = str(Path(__file__).resolve().parents[1])
 def profile(
     context: typer.Context,
     script: Annotated[
-        Path, typer.Argument(metavar="SCRIPT", help="A Python file. Arguments after it are passed to the script.")
+        Path,
+        typer.Argument(metavar="SCRIPT", help="A Python file. Arguments after the file name are passed to the script."),
     ],
     *,
     lines: Annotated[
@@ -57,7 +58,7 @@ def profile(
     """
     if not script.is_file():
         if str(script).startswith("-"):
-            raise InputError(f"no such option: {script}; fxflops profile --help lists them")
+            raise InputError(f"no such option: {script}; fxflops profile --help lists the options")
         raise InputError(f"file not found: {os.fspath(script)!r}; fxflops run MODEL counts and times a model")
     from ..profiled_script import ScriptProfile
 

@@ -169,7 +169,7 @@ class LiveStorages:
             self.add_new(storage, 0 if is_zerotensor(tensor) else nbytes, spec or spec_of(tensor))
         if self._cap is not None and log.live > self._cap:
             raise InputError(
-                f"the model reads tensor values, so it ran on real tensors; they exceed the cap of {size(self._cap)}",
+                f"the model reads tensor values, so it ran on real tensors; these tensors take more memory than the cap of {size(self._cap)}",
                 advice="cap",
             )
 

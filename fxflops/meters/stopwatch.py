@@ -49,7 +49,7 @@ class Stopwatch:
         # Readings of time.perf_counter(): when the clock was last started, and when it was stopped; None while it runs.
         self._started_at = 0.0
         self._stopped_at: float | None = None
-        # The seconds of overhead that stop() has not deducted yet, because the clock would have run backwards.
+        # The rest of an overhead that was longer than the measured time, in seconds. The next stop() deducts this rest.
         self._overhead_due = 0.0
         self.overhead = 0.0
 

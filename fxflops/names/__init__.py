@@ -114,7 +114,9 @@ def _forward(cls: type) -> list[str] | None:
 
 def _forward_of(names: list[str]) -> Any:
     def forward(*args: Any) -> Any:
-        raise NotImplementedError("this class is a stand-in for one that was not imported when the report was read")
+        raise NotImplementedError(
+            "this module cannot run: its class was not imported when the report was read; import the class, then read the report again"
+        )
 
     parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
     forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

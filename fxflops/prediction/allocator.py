@@ -591,7 +591,9 @@ class _Past:
         """
         place = bisect_left(self._addresses, address)
         if place == len(self._addresses) or self._addresses[place] != address:
-            raise InputError(f"the snapshot has no block at address {address}, where the recording allocates a block")
+            raise InputError(
+                f"the recording allocates a block at address {address}, but the snapshot has no block at this address"
+            )
         del self._addresses[place], self.taken[address]
         before = self._addresses[place - 1] if place else None
         if before is not None and before >= self._region_of(address):
@@ -611,7 +613,9 @@ class _Past:
         """Return the start of the region that contains an address."""
         start = max((start for start in self.regions if start <= address), default=None)
         if start is None or address >= start + self.regions[start].bytes:
-            raise InputError(f"the snapshot has no segment at address {address}, where the recording has a segment")
+            raise InputError(
+                f"the recording has a segment at address {address}, but the snapshot has no segment at this address"
+            )
         return start
 
 

@@ -247,8 +247,8 @@ def _axis(samples: Samples, axis: int, others: Sequence[int], whats: Sequence[st
     if found is None:
         named = whats[0] if len(whats) == 1 else "costs"
         raise ClosedFormError(
-            f"no closed form of {samples.first.model}: for {size.name} from {low} to {high}, its {named} are not polynomials of degree 4 "
-            f"or less in at most 4 pieces, with any period that was tried"
+            f"no closed form of {samples.first.model}: for {size.name} from {low} to {high}, fxflops found no polynomials for the model's {named}; "
+            f"it tried polynomials of degree 4 or less, in at most 4 pieces, and several periods"
         )
     return found
 

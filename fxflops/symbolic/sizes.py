@@ -112,7 +112,7 @@ def _placed(value: Any, spec: Any, where: str) -> Iterator[tuple[torch.Tensor, l
         inner = {key: part for (_, key), part in parts(value)}
         for key, part in spec.items() if isinstance(spec, Mapping) else enumerate(spec):
             if key not in inner:
-                raise InputError(f"dynamic_shapes: {where} has no part {key!r}; its parts are {[*inner]}")
+                raise InputError(f"dynamic_shapes: {where} has no entry {key!r}; the entries are {[*inner]}")
             yield from _placed(inner[key], part, f"{where}[{key!r}]")
 
 

@@ -151,7 +151,9 @@ def pairs_left(
     arguments = given_to(formula, target, args, kwargs)
     query = arguments["query"]
     if query.is_nested:
-        raise NotImplementedError("the pairs of a nested tensor are counted from the shapes of its parts")
+        raise NotImplementedError(
+            "no mask is read for a nested tensor: its query-key pairs are counted from the shapes of the tensors inside it"
+        )
     batch, n, s = sizes_of(formula, target, arguments, out)
     corner = corner_of(arguments)
     starts = [arguments[name] for name in STARTS if arguments.get(name) is not None and arguments[name].numel()]

@@ -79,8 +79,8 @@ HOLDING = {torch.strided, torch.jagged, *SPARSE}
 """The layouts that sparse and nested tensors may have; their inner shapes depend on values. (A nested tensor may be strided.)"""
 PACKING = frozenset("_pack_padded_sequence _pad_packed_sequence lstm gru rnn_tanh rnn_relu".split())
 """Functions and operators that take lengths, or batch sizes of packed sequences, always on the CPU."""
-CUT = "a tensor that was written to on the meta device would get no gradient from an autograd.Function that takes it"
-GROWS = "the new shape of an empty tensor passed as out= is known only after the result has been computed"
+CUT = "the model writes to a tensor and passes it to an autograd.Function: on the meta device, this tensor would get no gradient"
+GROWS = "the model passes an empty tensor as out=, and the new shape of this tensor is known only after the result has been computed"
 RECAST = "the model writes to a view whose dtype differs from its base's: a meta tensor cannot be such a view"
 HOLDS = "the shapes inside a sparse or nested tensor depend on values, and tensors on the meta device have no values"
 
