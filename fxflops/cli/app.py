@@ -175,7 +175,7 @@ def run(
         str,
         typer.Option(
             metavar="auto|N",
-            help="Number of timed runs. 'auto': until the times are stable, for at most 2 s. 0: no timing.",
+            help="Number of timed runs. 'auto': repeat the run until the times are stable, for at most 2 s. 0: measure no times.",
         ),
     ] = "auto",
     compiled: Annotated[
@@ -279,9 +279,7 @@ def predict(
     top: Annotated[int, typer.Option(min=1, metavar="N", help="Number of rows in the table.")] = 12,
     gpus: Annotated[
         int,
-        typer.Option(
-            min=1, metavar="N", help="Number of GPUs in the job, which determines the size of NCCL's buffers."
-        ),
+        typer.Option(min=1, metavar="N", help="Number of GPUs in the job. It determines the size of NCCL's buffers."),
     ] = 1,
     launch: Annotated[
         str,
@@ -294,7 +292,7 @@ def predict(
         bool,
         typer.Option(
             "--what-fits",
-            help="Also find the largest batch that fits into memory. If training does not fit, also find modules to checkpoint so that it fits. The search takes 5 seconds to 2 minutes.",
+            help="Also find the largest batch that fits into memory. If training does not fit into memory, also find modules to checkpoint so that training fits. The search takes 5 seconds to 2 minutes.",
         ),
     ] = False,
     json: option.TableAsJson = False,
@@ -597,7 +595,7 @@ def ops(
         str,
         typer.Argument(
             metavar="[SEARCH]",
-            help="Text to search for in operation names, and in the names of functions and modules that count as an operation.",
+            help="Text to search for in the names of operations, and of the functions and modules that are counted as an operation.",
         ),
     ] = "",
     packages: Annotated[

@@ -76,7 +76,7 @@ def mesh(
         typer.Option(
             metavar="N",
             parser=option.COUNT,
-            help="Tokens per step over all ranks, e.g. 4194304. Give this instead of --global-batch.",
+            help="Tokens per step over all ranks, e.g. 4194304. Give --global-tokens instead of --global-batch.",
         ),
     ] = None,
     within: Annotated[

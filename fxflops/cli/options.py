@@ -154,7 +154,7 @@ class Asked:
     batch: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Set the first dimension of every input to N.")
     ] = None
-    # The option is named explicitly: if a metavar is the parameter's name in capitals, typer 0.27 takes it for the option's name.
+    # Name the option explicitly: if the metavar is the parameter's name in capitals, typer 0.27 uses the metavar as the option's name.
     device: Annotated[
         str | None,
         typer.Option(
@@ -194,14 +194,14 @@ class Asked:
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Also count an optimizer step with this torch.optim class, e.g. AdamW (requires --backward). The step is only counted, not run.",
+            help="Also count a step of this optimizer from torch.optim, such as AdamW. This requires --backward. The step is only counted, not run.",
         ),
     ] = None
     convention: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Count by the rules of this counter. The command 'fxflops conventions' lists the counters. Default: fxflops.",
+            help="Count FLOPs by the rules of this counter. The command 'fxflops conventions' lists the counters. Default: fxflops.",
             autocompletion=conventions,
         ),
     ] = None

@@ -128,7 +128,7 @@ def what_fits(
         template, tensors = template_of((args, kwargs))
         sizes = [tensor.shape[0] for tensor in tensors if tensor.dim()]
         if not sizes:
-            raise InputError(f"{name} has no input with a batch dimension")
+            raise InputError(f"cannot find the largest batch: no input of {name} has a batch dimension")
 
         def inputs_of(batch: int) -> tuple[Any, dict[str, Any]]:
             made = [

@@ -42,7 +42,11 @@ def profile(
     ],
     *,
     lines: Annotated[
-        bool, typer.Option("--lines", help="Also show how much time each line of the script takes. Needs pyinstrument.")
+        bool,
+        typer.Option(
+            "--lines",
+            help="Also show how much time each line of the script takes. This option needs the package pyinstrument.",
+        ),
     ] = False,
     save: Annotated[
         list[Path] | None,

@@ -94,7 +94,7 @@ class LiveStorages:
         # All other meta storages, by id: a weak reference to the meta storage, and the storage that the meta storage keeps alive.
         self._stand_ins: dict[int, tuple[weakref.ref[Any], Any]] = {}
         self._replaceable: Holders | None = None
-        # For each held storage that may_reassign noted, by address: the tensor that may be reassigned, and the storage's bytes.
+        # For each held storage passed to may_reassign, by address: the tensor that may be reassigned, and the storage's bytes.
         self._maybe_reassigned: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
         # By id: the storages that the model has asked for since the last _read_sizes, and the storages that it asked for earlier.
         self._handed_out: dict[int, _StorageRef] = {}

@@ -81,8 +81,8 @@ class TraceWalk:
         self._forwards: dict[int, str] = {}
         self._operators_so_far: list[TraceOperator] = []
         self._launched = grouped((event.args.get(CORRELATION), event) for event in trace.on_device)
-        # Merge the threads by time, so that a forward comes before its backward. The sort is stable: if several events of a thread
-        # start at the same time, the outermost event remains first.
+        # Merge the threads by time, so that a forward comes before its backward.
+        # The sort is stable: if several events of a thread start at the same time, the outermost event remains first.
         hosts = sorted((event for events in trace.threads.values() for event in events), key=lambda event: event.start)
         # Correlation ids increase, so ids smaller than the first id belong to work that was launched before the trace.
         first = min((event.args[CORRELATION] for event in hosts if CORRELATION in event.args), default=0)

@@ -139,8 +139,8 @@ def symbolic(
             advice="record",
         ) from error
     finally:
-        # torch.fx leaves a tracer in reference cycles, so delete the tracer's attributes. Keep two of the attributes:
-        # another thread may still read these two, in a call that began while nn.Module's methods were replaced.
+        # torch.fx leaves a tracer in reference cycles, so delete the tracer's attributes, except for ``_thread`` and ``before_write``.
+        # Another thread may still read these two attributes, in a call that began while nn.Module's methods were replaced.
         for name in vars(tracer).keys() - {"_thread", "before_write"}:
             delattr(tracer, name)
         tracer.before_write = lambda value: None
