@@ -523,7 +523,7 @@ def check(
         )
     if card and is_saved(model):
         raise InputError(
-            f"--device {asked.device}: cannot predict whether a saved report fits, because it does not contain individual allocations; give the model instead"
+            f"--device {asked.device}: cannot predict whether the model fits into memory, because a saved report does not contain individual allocations; give the model instead"
         )
     if asked.optimizer and not (asked.backward and limits.max_time is None) and not is_saved(model):
         raise InputError(
