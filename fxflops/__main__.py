@@ -9,7 +9,7 @@ from .cli.interrupts import end
 
 def main() -> None:
     """Run the command. Ctrl-C ends it at once, also in code that would catch a KeyboardInterrupt."""
-    # Another handler means that Ctrl-C is to be ignored.
+    # If Python's own handler is not set, the program that started this one wants Ctrl-C to be ignored.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, end)
     from .cli.app import main as command  # its imports take longest

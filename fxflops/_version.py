@@ -20,8 +20,9 @@ DIGITS = 8
 
 def version() -> str:
     """Return the version of this copy of the package."""
-    # A wheel was named by this function when it was built. Only its metadata beside the package counts: with PYTHONPATH,
-    # another copy may be installed elsewhere. It comes first, as pip can install into a folder that is a repository.
+    # If this copy was installed from a wheel, the metadata beside the package has the version.
+    # Do not search other folders: with PYTHONPATH, another copy of fxflops may be installed in one of them.
+    # Read the metadata before asking git, because pip can install into a folder that is a git repository.
     for installed in distributions(name="fxflops", path=[str(ROOT)]):
         return installed.version
     if ".dev" not in VERSION:

@@ -165,8 +165,8 @@ def errors_of_kind(*kinds: type[BaseException]) -> Iterator[None]:
         try:
             raise made.with_traceback(None) from error.__cause__
         finally:
-            # The error's traceback references this frame. If the frame also referenced the error, the cycle would keep all
-            # tensors in the model's frames alive until the garbage collector runs.
+            # The error's traceback references this frame. If the frame also referenced the error, this would be a reference cycle.
+            # The cycle would keep all tensors in the model's frames alive until the garbage collector runs.
             del made, cause
 
 
@@ -268,7 +268,7 @@ def _naming_arguments(method: Callable[..., Any], methods: Mapping[str, Callable
         except TypeError as error:
             taken = _arguments_of(method)
             unknown = [name for name in kwargs if name not in taken]
-            # All arguments are known, or the error comes from inside the method.
+            # Raise the error again if all arguments are known, or if the error comes from code inside the method.
             if not unknown or error.__traceback__ is None or error.__traceback__.tb_next:
                 raise
             owner = type(self).__name__

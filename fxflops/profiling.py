@@ -92,7 +92,7 @@ class profile:
         self._name = " + ".join(type(part).__name__ for part in single_models(self._model)) or NO_MODEL
         self._compiled = any(is_compiled(all_modules(model)) for model in given_models if isinstance(model, nn.Module))
         self._optimizers = _optimizers(optimizer)
-        # Filled by the block. It is kept here because this object may be used for several blocks, one after the other.
+        # The block adds to this list. This object owns the list, because it may be used for several blocks, one after the other.
         self._met_optimizers: list[weakref.ref[Any]] = []
         for own_optimizer in self._optimizers:
             if mismatch := optimizer_mismatch(own_optimizer, self._model):
@@ -206,7 +206,7 @@ class profile:
             self._report = self._report_of(block, raised, f"{raised}: {text}" if text else raised)
         except Exception as failed:  # the user's own exception is the one to see
             problem = f"{type(failed).__name__}: {failed}"
-            self._why = f"there is no report: the block raised {raised}, and making the report of the code before it raised {problem}"
+            self._why = f"there is no report: the block raised {raised}, and fxflops could not report on the code before this error: {problem}"
 
     def _report_of(self, block: Block, raised: str = "", why: str = "") -> Report:
         """Return the report. ``raised`` is the class name of the exception that ended the block; "" if there was no exception."""

@@ -28,7 +28,7 @@ class Nobody:
     """A class without instances. It stands in for a class or function that this torch does not have."""
 
 
-# The optional names, and whether this torch has them.
+# From each optional name to whether this torch has the name.
 OPTIONAL: dict[str, bool] = {}
 
 
@@ -65,12 +65,12 @@ def device_sleep(device: torch.device) -> Callable[[int], None] | None:
     return on_device
 
 
-# The classes of operators, which dispatch modes see. Necessary.
+# The classes of the operators that dispatch modes see. Necessary.
 OpOverload = torch._ops.OpOverload
 OpOverloadPacket = torch._ops.OpOverloadPacket
-# The class of operators such as cond, while_loop and flex_attention, which call other functions: these are counted. Necessary.
+# The class of operators that call functions, such as cond, while_loop and flex_attention. fxflops counts these functions. Necessary.
 HigherOrderOperator = torch._ops.HigherOrderOperator
-# The class of the objects that torch.library.custom_op returns. Without it a custom op's formula must be registered by the op's name.
+# The class of the objects that torch.library.custom_op returns. Without this class, a custom op's formula must name the op by a string.
 CustomOpDef = _optional("torch._library.custom_ops.CustomOpDef", Nobody)
 
 
@@ -89,7 +89,7 @@ class DispatchMode(TorchDispatchMode):
 # Return the modes that are on, so that fxflops enters no mode twice. Necessary.
 get_current_dispatch_mode_stack = torch.utils._python_dispatch._get_current_dispatch_mode_stack
 get_current_function_mode_stack: Callable[[], list[Any]] = torch.overrides._get_current_function_mode_stack
-# The function mode of a default device. This mode changes only factories; other modes may turn any call into another call. Necessary.
+# The function mode of torch.set_default_device. It changes only calls that create tensors; other modes may change any call. Necessary.
 DeviceContext = _device.DeviceContext
 
 
@@ -115,17 +115,18 @@ is_torch_function_enabled = torch._C._is_torch_function_enabled
 len_torch_function_stack = torch._C._len_torch_function_stack
 pop_torch_function_stack = torch._C._pop_torch_function_stack
 push_on_torch_function_stack = torch._C._push_on_torch_function_stack
-# Make a FakeTensor from a meta tensor in a fifth of the time that its constructor takes. Without these names, ranks cannot be simulated.
+# Makes a FakeTensor from a meta tensor, five times as fast as FakeTensor's constructor. Without these names, ranks cannot be simulated.
 make_subclass, warn_of_address = torch.Tensor._make_subclass, torch._C._set_warn_deprecated_on_mutable_data_ptr
 # The default __torch_dispatch__, to recognize classes that define their own __torch_dispatch__. Necessary.
 disabled_torch_dispatch_impl = torch._C._disabled_torch_dispatch_impl
-# DTensor's package, and the path suffix of the file in it that infers output shapes. If they change, sharded tensors are counted as unsharded.
+# DTensor's package, and the path suffix of its file that infers output shapes.
+# If one of the two names changes, sharded tensors are counted as unsharded tensors.
 SHARDING, SHARDING_FILE = "torch.distributed.tensor", "_sharding_prop.py"
-# The path suffix of FSDP's file that gathers parameters ahead of time. If it changes, this communication is assigned to the module that
-# is running at that time.
+# The path suffix of FSDP's file that gathers parameters ahead of time.
+# If this path changes, the communication is assigned to the module that runs while FSDP gathers the parameters.
 FSDP_GROUP_FILE = "_fsdp_param_group.py"
-# Path suffixes of two files: DeviceMesh's, whose code needs tensors with values, and FSDP's, which makes a mesh. If they change, a simulation
-# cannot make or slice a mesh.
+# Path suffixes of two files. DeviceMesh's file reads the values of tensors, and FSDP's file makes a mesh.
+# If one of these paths changes, a simulation cannot make or slice a mesh.
 MESH_FILES = "device_mesh.py", "_fsdp_init.py"
 # Whether a tensor, such as a DTensor, wraps other tensors, so that it has no memory itself. Necessary.
 is_traceable_wrapper_subclass = torch.utils._python_dispatch.is_traceable_wrapper_subclass
@@ -152,9 +153,9 @@ _VMAP: Any = torch._C._parse_dispatch_key("VmapMode")  # looking up the key by n
 in_autograds_vmap: Callable[[], bool] = partial(torch._C._dispatch_tls_is_dispatch_key_included, _VMAP)
 # Whether autocast is on for any device. Without this name, autocast is always assumed to be on, and counting is slower.
 is_any_autocast_enabled: Callable[[], bool] = _optional("torch._C._is_any_autocast_enabled", lambda: True)
-# Return the number of references from C++ to a tensor: autograd, which saves tensors, has such references. Necessary.
+# Return the number of references from C++ to a tensor. Autograd has such references to the tensors that it saves. Necessary.
 _uses: Callable[[torch.Tensor], int] = torch.Tensor._use_count  # type: ignore[attr-defined]
-# Return the number of references to a storage; views share a storage. Without it, tensors that a forward replaces are counted as alive.
+# Return the number of references to a storage, e.g. from views. Without this function, tensors that a forward replaces count as alive.
 _storage_uses: Callable[[int], int] = _optional("torch._C._storage_Use_Count", lambda _: sys.maxsize)
 
 
@@ -190,10 +191,10 @@ cached_weights: Callable[[], dict[Any, Any]] = partial(getattr, torch.nn.utils.p
 saved_tensors_hooks = _optional("torch._C._autograd._top_saved_tensors_default_hooks", lambda _: ())
 # Return the number of the running backward pass, or -1 if none is running, to distinguish phases. Necessary.
 current_graph_task_id = torch._C._current_graph_task_id
-# Return the autograd node that is running. Without it, calls of the backward pass are not assigned to modules.
+# Return the autograd node that is running. Without this function, calls of the backward pass are not assigned to modules.
 current_autograd_node: Callable[[], Any] = _optional("torch._C._current_autograd_node", lambda: None)
-# The class of the autograd nodes of an autograd.Function. Without it, the gradients of these nodes are assigned to the call after
-# the function.
+# The class of the autograd nodes of an autograd.Function.
+# Without this class, the gradients that these nodes compute are assigned to the call after the function.
 BackwardCFunction = _optional("torch.autograd.function.BackwardCFunction", Nobody)
 
 
@@ -238,7 +239,7 @@ META_KERNELS = ("torch._meta_registrations", "torch._prims", "torch._refs", "tor
 # The operators that begin and end a range of torch's profiler. An optimizer's step is such a range. Necessary.
 record_function_enter = torch.ops.profiler._record_function_enter_new.default
 record_function_exit = torch.ops.profiler._record_function_exit._RecordFunction
-# The code of torch's wrapper around each optimizer's step. Without it, a step is counted in the forward phase.
+# The code of torch's wrapper around each optimizer's step. Without this code, a step is counted as part of the forward.
 STEP_CODE = next(
     (code for code in torch.optim.Optimizer.profile_hook_step.__code__.co_consts if isinstance(code, CodeType)), None
 )
@@ -247,7 +248,7 @@ set_grad_enabled = torch._C._set_grad_enabled
 
 # The function behind Module.__call__ that runs hooks and forward, to recognize module classes that override it. Necessary.
 call_impl = nn.Module._call_impl
-# The global module hooks, by the names of a module's own hook dicts. A module with hooks of either kind is not a leaf. Necessary.
+# The global module hooks, under the names that a module uses for its own hooks. A module with global or own hooks is no leaf. Necessary.
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 GLOBAL_HOOKS: dict[str, dict[int, Any]] = {name: getattr(nn.modules.module, f"_global{name}") for name in HOOKS}
 
@@ -258,8 +259,8 @@ FUNCTION_MODULES = {
     C_nn.__name__: C_nn,
     "torch._C._VariableFunctions": torch._C._VariableFunctions,
 }
-# The modules of the functions of torch.special, torch.linalg and torch.fft. Without such a module, its functions are found only by
-# their public names.
+# The C++ modules of the functions of torch.special, torch.linalg and torch.fft.
+# Without such a module, fxflops finds the module's functions only by their public names.
 BINDINGS = [_optional(f"torch._C.{name}", None) for name in ("_special", "_linalg", "_fft")]
 # The base class of torch.Tensor. It has the original methods that torch.Tensor overrides. Necessary.
 TensorBase = torch._C.TensorBase
@@ -269,11 +270,11 @@ assertion = torch._assert
 fused_sdp_choice: Callable[..., int] | None = _optional("torch._fused_sdp_choice", None)
 # The operator whose meta kernel makes a gradient that was not requested. Necessary.
 batch_norm_backward = torch.ops.aten.native_batch_norm_backward.default
-# In its block, operators run without autograd, so that a dispatch mode sees an operator even if meta decomposes it. Necessary.
+# A context in which operators run without autograd. A dispatch mode then sees an operator even if meta decomposes it. Necessary.
 below_autograd = torch._C._AutoDispatchBelowAutograd
 # The fused kernel of attention on the CPU. Necessary.
 flash_attention_for_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-# The kernel of recurrent layers on CUDA. It distinguishes a program that calls the kernel by name from a recurrent layer. Necessary.
+# The kernel of recurrent layers on CUDA, to distinguish a program that calls this kernel by name from a recurrent layer. Necessary.
 cudnn_rnn = torch.ops.aten._cudnn_rnn
 # Functions that have formulas. If torch does not have such a function, no model can call it.
 int_mm = _optional("torch._int_mm", Nobody)
@@ -282,10 +283,10 @@ convolution_with_flags = _optional("torch._convolution", Nobody)
 # Whether an operator has a kernel for a dispatch key, to recognize composite operators, which only call other operators. Necessary.
 has_kernel_for_key: Callable[[str, str], bool] = torch._C._dispatch_has_kernel_for_dispatch_key
 
-# The names of all operators with a kernel for a dispatch key. To ask about each operator takes longer, and may raise. Necessary.
+# The names of all operators with a kernel for a dispatch key. Asking torch about one operator at a time is slow and may fail. Necessary.
 names_with_kernel_for_key: Callable[[str], list[str]] = torch._C._dispatch_get_registrations_for_dispatch_key
 
-# Whether autograd has already handled the current call, so that an operator may be run as a composition of others. Necessary.
+# Whether autograd has already handled the current call. If so, an operator may run as a composition of other operators. Necessary.
 is_below_autograd: Callable[[], bool] = partial(
     torch._C._dispatch_tls_is_dispatch_key_excluded, torch._C.DispatchKey.ADInplaceOrView
 )
@@ -302,19 +303,19 @@ def composing_kernels(overload: Any) -> Callable[..., Any] | None:
     return None
 
 
-# Return the name of a function in a graph's code. A recorded graph calls a function without a name by another node. Necessary.
+# Return the name of a function in a graph's code. If the function has no name, the recorded graph calls it by another node. Necessary.
 get_qualified_name = torch.fx.node._get_qualified_name
 # Applies a function to all leaves of nested containers. Necessary.
 tree_map = torch.utils._pytree.tree_map
 
 # The name of the compiler's module, to look it up among imported modules.
 COMPILER = "torch._dynamo"
-# Whether importing the compiler calls torch functions, as it does up to torch 2.8. The import fails if torch functions are disabled.
+# True up to torch 2.8, where importing the compiler calls torch functions. The import then fails if torch functions are disabled.
 COMPILER_CALLS_FUNCTIONS = TorchVersion(torch.__version__) < "2.9"
-# The prefixes of the names that the compiler uses in rewritten functions: for its graphs, and for functions that resume after a graph
-# break. If these names change, no graph break is found.
+# The compiler's prefixes for the names of its graphs, and for the names of functions that resume after a graph break.
+# If these prefixes change, fxflops finds no graph breaks.
 COMPILED_CODE, RESUMED_CODE = "__compiled_fn_", "__resume_at_"
-# The prefix of the name that the profiler gives to a call of a graph compiled by inductor. If it changes, no kernel is found.
+# The prefix of the profiler's name for a call of a graph that inductor compiled. If this prefix changes, no compiled kernels are found.
 GRAPH_CALL = "## Call CompiledFxGraph"
 # The __module__ of torch's classes written in C++. Users cannot set attributes on objects of these classes.
 C_MODULE = "torch._C"
@@ -438,8 +439,8 @@ def of_checkpoint(name: str) -> Any:
     return getattr(sys.modules.get("torch.utils.checkpoint"), name, Nobody)
 
 
-# Returns the hooks that pack autograd's saved tensors. If they are checkpoint's hooks, checkpoint is running a function. Without this
-# name, the random states that checkpoint saves are not counted.
+# Returns the hooks that pack autograd's saved tensors. If the hooks belong to checkpoint, checkpoint is running a function.
+# Without this name, the random states that checkpoint saves are not counted.
 _saved_tensors_hooks: Callable[[bool], Any] = _optional(
     "torch._C._autograd._top_saved_tensors_default_hooks", lambda ignores_tracing: None
 )

@@ -79,7 +79,7 @@ def _read(text: str, units: Mapping[str, int | Fraction], examples: str) -> Frac
     factors = {name.lower(): factor for name, factor in units.items()}
     if found is None or found[3].lower() not in factors:
         raise ValueError(
-            f"{text!r} is not a number with a unit of {', '.join(filter(None, units))}, such as {examples}"
+            f"{text!r} is not a number with one of the units {', '.join(filter(None, units))}, such as {examples}"
         )
     number = re.sub("[,_]", "", found[1]) + (found[2] or "")
     return Fraction(number) * factors[found[3].lower()]

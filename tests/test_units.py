@@ -65,5 +65,5 @@ def test_seconds_are_read() -> None:
 
 @pytest.mark.parametrize("text", ["4.2Q", "-3", "", "G", "1.2.3", "nan"])
 def test_what_is_no_number_is_said(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is not a number with a unit of k, M, G, T, P, E, such as 4\.2G"):
+    with pytest.raises(ValueError, match=r"is not a number with one of the units k, M, G, T, P, E, such as 4\.2G"):
         units.read_count(text)

@@ -116,7 +116,7 @@ class Recording:
         self._running.append((module, self.now(), sys.exc_info()[1]))
 
     def _leave(self, module: nn.Module, *given: Any) -> None:
-        # PyTorch passes no kwargs if another hook of this call has called stop().
+        # If another hook of the same call has called stop(), PyTorch does not pass kwargs to this hook.
         if self.is_counted(module) or not self._running:
             return
         _, start, handled = self._running.pop()

@@ -249,7 +249,7 @@ def profile_run(
     """Call the method ``name`` of the model ``warm_up`` times and profile one more call, in eval mode; restore the model's state."""
     model = profiler.model
     # Run uncompiled, because compiled code would include the profiler's hooks.
-    # Reentrant, because the profiler counts the model inside this block.
+    # reentrant=True, because the profiler enters holding() again when it counts the model inside this block.
     with uncompiled(), holding(all_modules(model), "eval", reentrant=True):
         method = model if name == "forward" else getattr(model, name)
         run_again(model, method, inputs, warm_up, partial(profiler.start_profile, ignored), profiler.stop_profile)

@@ -295,10 +295,10 @@ class ModelStatistics:
         leaves = [layer for layer in summary_list if layer.is_leaf_layer]
         first_met = [layer for layer in summary_list if not layer.is_recursive]
         self.total_mult_adds = sum(layer.macs for layer in leaves)
-        # Each output counts twice: the output itself and its gradient.
+        # Add the bytes of each output twice: once for the output itself, and once for its gradient.
         self.total_output_bytes = 2 * sum(layer.output_bytes for layer in leaves if layer.num_params > 0)
         self.total_param_bytes = sum(layer.param_bytes for layer in first_met if layer.is_leaf_layer)
-        # A leaf has no rows below it, so all its parameters are leftover.
+        # Leftover parameters of a row belong to no row below it. A leaf has no rows below it, so all its parameters are leftover.
         self.total_params = sum(max(layer.leftover_params(), 0) for layer in first_met)
         self.trainable_params = sum(max(layer.leftover_trainable_params(), 0) for layer in first_met)
         formatting.set_layer_name_width(summary_list)

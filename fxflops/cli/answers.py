@@ -49,7 +49,9 @@ def roofline(
     model: option.Model,
     *,
     asked: Asked,
-    phase: Annotated[str, typer.Option(metavar="forward|backward|optimizer", help="The phase to show.")] = "forward",
+    phase: Annotated[
+        str, typer.Option(metavar="forward|backward|optimizer", help="The phase whose calls are shown.")
+    ] = "forward",
     json: option.TableAsJson = False,
 ) -> None:
     """Show a lower bound on the time of each call of a model on a card, and what limits the call. The model is counted, not run."""
@@ -88,7 +90,10 @@ def serving(
         int, typer.Option(min=1, metavar="N", help="Number of tokens that the draft model proposes at a time.")
     ] = 4,
     acceptance: Annotated[
-        float, typer.Option(min=0, max=1, metavar="SHARE", help="Share of the draft model's tokens that are accepted.")
+        float,
+        typer.Option(
+            min=0, max=1, metavar="SHARE", help="Share of the draft model's tokens that the main model accepts."
+        ),
     ] = 0.8,
     asked: Asked,
     json: option.TableAsJson = False,
@@ -158,11 +163,12 @@ def estimate(
         str | None,
         typer.Option(
             metavar="N,N,...",
-            help="Number of tokens in each sequence of the batch. Default: the lengths in the saved report.",
+            help="Number of tokens in each sequence of the batch. Default: the sequence lengths in the saved report.",
         ),
     ] = None,
     against: Annotated[
-        str | None, typer.Option(metavar="TRAINER", help="Explain why this other trainer's estimate differs.")
+        str | None,
+        typer.Option(metavar="TRAINER", help="Another trainer, to explain why the two trainers' estimates differ."),
     ] = None,
 ) -> None:
     """Show the FLOPs that a trainer (verl, Megatron-LM, torchtitan ...) estimates for a batch, term by term of the trainer's formula.

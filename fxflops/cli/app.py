@@ -175,7 +175,7 @@ def run(
         str,
         typer.Option(
             metavar="auto|N",
-            help="Number of timed runs. 'auto': until the times are stable, for at most 2 s. 0: no timing.",
+            help="Number of timed runs. 'auto': repeat the run until the times are stable, for at most 2 s. 0: measure no times.",
         ),
     ] = "auto",
     compiled: Annotated[
@@ -194,7 +194,7 @@ def run(
         list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="Write the report to FILE, in the format of its suffix: .html, .json, .csv, .md ... Repeat the option for further files.",
+            help="Write the report to FILE, in the format of its suffix: .html, .json, .csv, .md ... To write more than one file, repeat the option.",
         ),
     ] = None,
 ) -> None:
@@ -279,9 +279,7 @@ def predict(
     top: Annotated[int, typer.Option(min=1, metavar="N", help="Number of rows in the table.")] = 12,
     gpus: Annotated[
         int,
-        typer.Option(
-            min=1, metavar="N", help="Number of GPUs in the job, which determines the size of NCCL's buffers."
-        ),
+        typer.Option(min=1, metavar="N", help="Number of GPUs in the job. It determines the size of NCCL's buffers."),
     ] = 1,
     launch: Annotated[
         str,
@@ -294,7 +292,7 @@ def predict(
         bool,
         typer.Option(
             "--what-fits",
-            help="Also find the largest batch that fits. If training does not fit, also find the modules to checkpoint. This takes 5 seconds to 2 minutes.",
+            help="Also find the largest batch that fits into memory. If training does not fit into memory, also find modules to checkpoint so that training fits. The search takes 5 seconds to 2 minutes.",
         ),
     ] = False,
     json: option.TableAsJson = False,
@@ -432,7 +430,7 @@ def diff(
         str,
         typer.Argument(
             metavar="OTHER",
-            help="The other model or saved report, in any form that MODEL can have.",
+            help="The model or saved report to compare with MODEL. OTHER can have the same forms as MODEL.",
             show_default=False,
             callback=option.check_model,
         ),
@@ -486,13 +484,16 @@ def check(
     baseline: Annotated[
         Path | None,
         typer.Option(
-            metavar="REPORT", help="A saved report. Its FLOPs, MACs, parameters and predicted memory become the limits."
+            metavar="REPORT",
+            help="A saved report. The report's FLOPs, MACs, parameters and predicted memory become the limits.",
         ),
     ] = None,
     tolerance: Annotated[
         float | None,
         typer.Option(
-            metavar="PERCENT", parser=option.PERCENT, help="How far the model may exceed the --baseline, e.g. 1%."
+            metavar="PERCENT",
+            parser=option.PERCENT,
+            help="How far the model may exceed the limits from --baseline, e.g. 1%.",
         ),
     ] = None,
     allow_incomplete: Annotated[
@@ -522,11 +523,11 @@ def check(
 
     if card and limits.max_time is not None:
         raise InputError(
-            f"--max-time and --device {asked.device} exclude each other: --max-time runs the model, but for a card the model is only counted"
+            f"--max-time cannot be used with --device {asked.device}: --max-time runs the model, but for a card fxflops only counts the model; leave out one of the two options"
         )
     if card and is_saved(model):
         raise InputError(
-            f"--device {asked.device}: cannot predict whether a saved report fits, because it does not contain individual allocations; give the model instead"
+            f"--device {asked.device}: cannot predict whether the model fits into memory, because a saved report does not contain individual allocations; give the model instead"
         )
     if asked.optimizer and not (asked.backward and limits.max_time is None) and not is_saved(model):
         raise InputError(
@@ -598,7 +599,7 @@ def ops(
         str,
         typer.Argument(
             metavar="[SEARCH]",
-            help="Text to search for in operation names, and in the names of functions and modules that count as an operation.",
+            help="Text to search for in the names of operations, and of the functions and modules that are counted as an operation.",
         ),
     ] = "",
     packages: Annotated[

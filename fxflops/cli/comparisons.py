@@ -23,7 +23,7 @@ def check(shown: Shown, save: Iterable[Path]) -> None:
     for name, value in (("tree", shown.tree), ("table", shown.table), ("depth", shown.depth)):
         if value not in (None, False):
             raise InputError(
-                f"--{name} needs a single model; several models are compared in one table, with one row per model"
+                f"--{name} needs a single model, but got several; without --{name}, one table compares the models, with one row per model"
             )
     check_units(shown.units)
     if shown.columns is not None:

@@ -72,7 +72,7 @@ def check_model(name: str) -> str:
     if is_from_a_library(name):
         library, _, rest = name.partition(":")
         if not rest:
-            raise InputError(f"{name} lacks the name of a model. A model is one of\n{FORMS}")
+            raise InputError(f"expected the name of a model after {name!r}. A model is one of\n{FORMS}")
         if find_spec(PACKAGES[library]) is None:
             raise not_installed(PACKAGES[library])
         if library == "hf":

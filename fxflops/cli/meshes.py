@@ -43,7 +43,7 @@ def mesh(
         str,
         typer.Option(
             metavar="DEVICE",
-            help="The card: H100, H200, B200, A100 ..., or cuda for this machine's GPU. It sets the peaks and the link speeds.",
+            help="The card: H100, H200, B200, A100 ..., or cuda for this machine's GPU. The card determines the peak FLOP/s and the link speeds.",
         ),
     ] = "H100",
     memory: Annotated[
@@ -60,7 +60,7 @@ def mesh(
         typer.Option(
             min=1,
             metavar="N",
-            help="Sequences per data-parallel rank in one forward and backward pass. Default: 1; with --global-batch, the number that fits and is predicted to be fastest.",
+            help="Sequences per data-parallel rank in one forward and backward pass. Default: 1. With --global-batch, fxflops picks the number that fits into memory and is predicted to be fastest.",
         ),
     ] = None,
     global_batch: Annotated[
@@ -68,7 +68,7 @@ def mesh(
         typer.Option(
             min=1,
             metavar="N",
-            help="Sequences per step over all ranks. If a rank's share does not fit in one pass, its gradients are accumulated over several passes.",
+            help="Sequences per step over all ranks. If a rank's sequences do not fit into memory in one pass, the rank accumulates gradients over several passes.",
         ),
     ] = None,
     global_tokens: Annotated[
@@ -76,7 +76,7 @@ def mesh(
         typer.Option(
             metavar="N",
             parser=option.COUNT,
-            help="Tokens per step over all ranks, e.g. 4194304. Give this instead of --global-batch.",
+            help="Tokens per step over all ranks, e.g. 4194304. Give --global-tokens instead of --global-batch.",
         ),
     ] = None,
     within: Annotated[
@@ -102,11 +102,13 @@ def mesh(
         bool | None,
         typer.Option(
             "--checkpoint/--no-checkpoint",
-            help="Checkpoint every layer (keep only the layer's input), or keep all activations. Default: checkpoint only on meshes that would not fit otherwise; with --global-batch, also where checkpointing is faster.",
+            help="Checkpoint every layer (keep only the layer's input), or keep all activations. Default: checkpoint only on meshes where the model would not fit into memory otherwise. With --global-batch, also checkpoint where this is faster.",
         ),
     ] = None,
     json: option.TableAsJson = False,
-    csv: Annotated[bool, typer.Option("--csv", help="Print a CSV of the meshes that fit.")] = False,
+    csv: Annotated[
+        bool, typer.Option("--csv", help="Print the meshes on which the model fits into memory, as CSV.")
+    ] = False,
 ) -> None:
     """Simulate a training step of a transformers causal language model on each mesh of --gpus devices. Print the meshes that fit in
     memory, fastest first, then the meshes that do not fit.
@@ -213,7 +215,7 @@ def _advice(meshes: Meshes, batch: int | None, global_batch: int | None, checkpo
             "a smaller --batch" if global_batch else "a smaller --batch, with --global-batch to accumulate gradients"
         )
         try_.append(smaller)
-    # More ranks do not make a rank's share of the experts smaller.
+    # If there are already more ranks than experts, more ranks do not make the experts' part on a rank smaller.
     if any("hold them" in note for note in meshes.notes):
         try_.append("fewer devices (--gpus), since some ranks have no part of the experts' weights")
     else:

@@ -144,7 +144,7 @@ class Asked:
             "--input",
             "--input-size",
             metavar="[NAME=]SHAPE[:DTYPE]",
-            help="Shape of one input, including the batch: 1,3,224,224 or mask=1,128:bool. If the argument 'batch' is a dict with a key 'ids', write batch.ids=1,128. Repeat the option for further inputs, in order. Default: inputs that fit the model.",
+            help="Shape of one input, including the batch, e.g. 1,3,224,224 or mask=1,128:bool. If the argument 'batch' is a dict with a key 'ids', write batch.ids=1,128. If the model takes several inputs, repeat the option in the order of the inputs. Default: inputs that the model accepts.",
         ),
     ] = None
     input_ids: Annotated[
@@ -154,7 +154,7 @@ class Asked:
     batch: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Set the first dimension of every input to N.")
     ] = None
-    # The option is named explicitly: if a metavar is the parameter's name in capitals, typer 0.27 takes it for the option's name.
+    # Name the option explicitly: if the metavar is the parameter's name in capitals, typer 0.27 uses the metavar as the option's name.
     device: Annotated[
         str | None,
         typer.Option(
@@ -187,21 +187,21 @@ class Asked:
         bool,
         typer.Option(
             "--backward",
-            help="Also run the backward pass, from the loss or, without a loss, from the sum of the outputs. Models named hf:... get labels to compute a loss. The model is in train mode unless --eval is given.",
+            help="Also run the backward pass, from the loss or, without a loss, from the sum of the outputs. Models named hf:... also get labels as an input, so that they compute a loss. The model is in train mode unless --eval is given.",
         ),
     ] = False
     optimizer: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Also count an optimizer step with this torch.optim class, e.g. AdamW (requires --backward). The step is only counted, not run.",
+            help="Also count a step of this optimizer from torch.optim, such as AdamW. This requires --backward. The step is only counted, not run.",
         ),
     ] = None
     convention: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Count by the rules of this counter. The command 'fxflops conventions' lists the counters. Default: fxflops.",
+            help="Count FLOPs by the rules of this counter. The command 'fxflops conventions' lists the counters. Default: fxflops.",
             autocompletion=conventions,
         ),
     ] = None

@@ -54,7 +54,7 @@ def _loaded(target: str, asked: Asked) -> Report:
         raise InputError(f"{target!r} is a directory" if Path(target).is_dir() else f"file not found: {target!r}")
     if asked != asked.of_saved():
         raise InputError(
-            f"{target} is read as a saved report, which only allows --convention and --attention; "
+            f"{target} is read as a saved report, for which only the options --convention and --attention work; "
             f"if it is the config of a transformers model, give hf:{target}"
         )
     if _is_trace(target):
@@ -81,7 +81,7 @@ def baseline_for(report: Report, path: Path) -> Report:
     earlier = Report.load(path)
     if earlier.inputs != report.inputs:
         raise InputError(
-            f"--baseline {path} was counted for inputs {earlier.inputs}, but this model for {report.inputs}: give the same inputs"
+            f"the report of --baseline {path} is for inputs {earlier.inputs}, but this model was counted for inputs {report.inputs}: give the same inputs"
         )
     if not earlier.complete:
         note(f"the counts in {path} are lower bounds: {', '.join(each.op for each in earlier.missing)} had no formula")
@@ -116,7 +116,7 @@ def gathered(report: Report) -> list[GatheredReport] | None:
             return None
         if started > 1:
             note(
-                f"the model joins no process group: each of the {started} processes counted the whole model, and only rank 0 prints"
+                f"the model does not initialize torch.distributed: each of the {started} processes counted the whole model, and only rank 0 prints"
             )
         return []
     whole, is_first = report.gather(), distributed.get_rank() == 0

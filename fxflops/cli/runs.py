@@ -51,7 +51,7 @@ def counted(name: str, asked: Asked) -> Report:
             return report
         reason = UNKNOWN_PAIRS
     except FxflopsError as error:
-        # Real tensors only help if the meta device caused the error.
+        # Try again on real tensors only if the meta device caused the error.
         if not _is_of_meta(error) or not _may_have_room(name, asked):
             raise
         reason = [*_on_meta(error), str(error).partition("\n")[0]][0][:160]
@@ -128,7 +128,7 @@ def what_fits(
         template, tensors = template_of((args, kwargs))
         sizes = [tensor.shape[0] for tensor in tensors if tensor.dim()]
         if not sizes:
-            raise InputError(f"{name} has no input with a batch dimension")
+            raise InputError(f"cannot find the largest batch: no input of {name} has a batch dimension")
 
         def inputs_of(batch: int) -> tuple[Any, dict[str, Any]]:
             made = [

@@ -37,11 +37,16 @@ PACKAGE = str(Path(__file__).resolve().parents[1])
 def profile(
     context: typer.Context,
     script: Annotated[
-        Path, typer.Argument(metavar="SCRIPT", help="A Python file. Arguments after it are passed to the script.")
+        Path,
+        typer.Argument(metavar="SCRIPT", help="A Python file. Arguments after the file name are passed to the script."),
     ],
     *,
     lines: Annotated[
-        bool, typer.Option("--lines", help="Also show how much time each line of the script takes. Needs pyinstrument.")
+        bool,
+        typer.Option(
+            "--lines",
+            help="Also show how much time each line of the script takes. This option needs the package pyinstrument.",
+        ),
     ] = False,
     save: Annotated[
         list[Path] | None,
@@ -57,7 +62,7 @@ def profile(
     """
     if not script.is_file():
         if str(script).startswith("-"):
-            raise InputError(f"no such option: {script}; fxflops profile --help lists them")
+            raise InputError(f"no such option: {script}; fxflops profile --help lists the options")
         raise InputError(f"file not found: {os.fspath(script)!r}; fxflops run MODEL counts and times a model")
     from ..profiled_script import ScriptProfile
 

@@ -72,7 +72,7 @@ def upsample(scope: Scope) -> int:
     return first(scope.out).numel() * PER_UPSAMPLED.get(scope.settings["mode"], 0)
 
 
-# Per hidden unit and step of an RNN: the number of gates (each gate adds two products), and the number of operations on the gates.
+# For each hidden unit and step of an RNN: the number of gates, and the number of operations on the gates. Each gate adds two products.
 GATES: dict[type, tuple[int, int]] = {
     **dict.fromkeys((nn.RNNCell, nn.RNN), (1, 0)),
     **dict.fromkeys((nn.GRUCell, nn.GRU), (3, 4)),

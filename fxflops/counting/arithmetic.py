@@ -24,7 +24,7 @@ TORCHS = "aten::", "torch:", "torch."
 
 def is_integral(operation: Operation) -> bool:
     """Return whether an operation computes with integers or booleans; False if the operation has no tensors."""
-    # Most operations have a floating-point tensor as their first argument, which decides.
+    # Check the first argument first: in most operations it is a floating-point tensor, so the operation is not integral.
     first = operation.args[0] if operation.args else None
     if type(first) is Spec and first.dtype.is_floating_point and operation.op not in CONVERTING:
         return False

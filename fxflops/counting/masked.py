@@ -25,7 +25,7 @@ def scaled_to_pairs_left(cost: Cost, operation: Operation) -> Cost:
     left, pairs, sums_over_pairs = share
     if left == pairs:
         return cost
-    # Round up, because each output of a sum has one addition fewer than products.
+    # Round up: an output that sums k products has k - 1 additions, so the additions per pair are a little below a whole number.
     cost_per_pair = Cost(*(-(-part // pairs) for part in cost))
     if cost.macs and sums_over_pairs:
         cost_per_pair = cost_per_pair._replace(adds=cost.macs // pairs)

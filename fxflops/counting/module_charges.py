@@ -119,7 +119,7 @@ def _charged(
             if id(call.rule) not in users:
                 call = Counted(call.call, Count(call.cost.plus(Cost(others=charge)), rule, integer=call.count.integer))
         charged_calls.append(call)
-    # The remaining charges are for modules that have no call, or whose call no formula counts.
+    # The remaining charges belong to modules without a recorded call, or to modules whose call has no formula.
     for scope, rule, charge in chain.from_iterable(charges.values()):
         module_call = Call(scope.operation._replace(op=scope.cls.__name__), scope.path)
         charged_calls.append(Counted(module_call, Count(Cost(others=charge), rule)))

@@ -111,7 +111,7 @@ class Meter:
         )
         if self._is_sharded and closed_form is None:
             raise InputError(
-                "the model is sharded over ranks, and counting it on one rank would wait for the other ranks: give Meter a "
+                "the model is sharded over ranks, and a count on one rank would wait for the other ranks: give Meter a "
                 "closed_form= that was made before sharding"
             )
         self._form = closed_form
@@ -261,7 +261,9 @@ class Meter:
         try:
             work = None if form is None else self._by_form(form, kwargs or args)
             if work is None and self._is_sharded:
-                raise InputError("the model is sharded over ranks, and the closed form does not hold for this call")
+                raise InputError(
+                    "the model is sharded over ranks, so it can only be counted by its closed form, which does not hold for this call"
+                )
             work = work or work_of(module, args, kwargs, self._device)
         except FxflopsError as error:
             said = f"the meter cannot count {type(module).__name__}, so MFU and FLOPs are unknown: {error}"

@@ -29,7 +29,7 @@ class MeterCallback(TrainerCallback):  # type: ignore[misc]
         frame = inspect.currentframe()
         handler = frame and frame.f_back and frame.f_back.f_locals.get("self")
         if isinstance(handler, CallbackHandler):
-            # Callbacks get a log one after the other. Move this callback to the front, so that the others see the values that it adds.
+            # The trainer passes a log to one callback after the other. Move this callback to the front: other callbacks then see the values that it adds.
             handler.callbacks.sort(key=lambda callback: callback is not self)
         self.meter.clock.start()
 

@@ -45,7 +45,7 @@ class Accelerator:
     def record(self, event: torch.Event) -> None:
         """Record the event on the current stream, after the work queued so far."""
         with DisableTorchFunction():
-            # Finding the stream by the device instead of the device's index takes 4 us more.
+            # Pass the device's index: with the device itself, finding the stream takes 4 us longer.
             event.record(torch.accelerator.current_stream(self.device.index))
 
     @property

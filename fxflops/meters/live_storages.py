@@ -85,21 +85,21 @@ class LiveStorages:
         self._take_stand_in = take_stand_in
         self._counts_meta = counts_meta
         self._counts_random_states = counts_random_states
-        # The tracked storages that are alive, except held ones, by their id.
+        # All tracked storages that are alive, by id. Storages that the run keeps alive throughout are in _held instead.
         self._refs: dict[int, _StorageRef] = {}
-        # The numbers of held storages, and of the stand-ins of tracked storages, by address.
+        # From a storage's address to its number, for held storages and for the meta storages that replace tracked storages.
         self._held: dict[int, int] = {}
-        # The stand-ins of held storages, by address: kept alive, so that no other storage gets their address.
+        # The meta storages that replace held storages, by address. They are kept alive, so that no other storage gets their address.
         self._held_stand_ins: dict[int, Any] = {}
-        # All other stand-ins, by id: a reference to the stand-in, and the storage that it keeps alive.
+        # All other meta storages, by id: a weak reference to the meta storage, and the storage that the meta storage keeps alive.
         self._stand_ins: dict[int, tuple[weakref.ref[Any], Any]] = {}
         self._replaceable: Holders | None = None
-        # For each held storage that may_reassign noted, by address: the tensor that may be reassigned, and the storage's bytes.
+        # For each held storage passed to may_reassign, by address: the tensor that may be reassigned, and the storage's bytes.
         self._maybe_reassigned: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
-        # The storages handed out since the last _read_sizes, and those handed out before it, by id.
+        # By id: the storages that the model has asked for since the last _read_sizes, and the storages that it asked for earlier.
         self._handed_out: dict[int, _StorageRef] = {}
         self._handed_out_before: OrderedDict[int, _StorageRef] = OrderedDict()
-        # The numbers of placeholders; None if they are not noted.
+        # The numbers of placeholders; None if placeholders are not recorded.
         self._placeholders: set[int] | None = set() if notes_placeholders else None
         # A weak reference to the hook of the function that checkpoint is running.
         self._random_state_hook: Callable[[], Any] = lambda: None
@@ -163,19 +163,19 @@ class LiveStorages:
                 log.change(ref.number, nbytes - ref.nbytes)
                 ref.nbytes = nbytes
             if log.storages.calls[ref.number] == log.current_call >= 0:
-                # An operator inside this call made the storage: show the spec of the call's own result.
+                # An operator inside this call made the storage. Reports show the spec of the call's result, not of the operator's result.
                 log.storages.specs[ref.number] = spec or spec_of(tensor)
         else:
             self.add_new(storage, 0 if is_zerotensor(tensor) else nbytes, spec or spec_of(tensor))
         if self._cap is not None and log.live > self._cap:
             raise InputError(
-                f"the model reads tensor values, so it ran on real tensors; they exceed the cap of {size(self._cap)}",
+                f"the model reads tensor values, so it ran on real tensors; these tensors take more memory than the cap of {size(self._cap)}",
                 advice="cap",
             )
 
     def add_new(self, storage: Any, nbytes: int, spec: Spec) -> None:
         """Track a new storage; ``spec`` is the spec of its tensor."""
-        # This method runs for each tensor of each count, so it calls no method that has nothing to do.
+        # This method runs for each tensor of each count. For speed, call another method only if that method has work to do.
         if self._handed_out or self._handed_out_before:
             self._read_sizes()
         if self._counts_random_states and (hook := saving_hook()) is not None:
@@ -233,13 +233,13 @@ class LiveStorages:
         """Stop counting storages noted by :meth:`may_reassign` if only fxflops still keeps them."""
         for address, (reference, nbytes) in [*self._maybe_reassigned.items()]:
             aliases = aliases_of(address)
-            # Without aliases the storage may be gone, and its address invalid.
+            # If no alias is left, the storage may have been freed, and then its address is invalid.
             if not aliases or storage_uses(address) > aliases:
                 continue
             number, tensor = self._held[address], reference()
             if tensor is not None and tensor.is_meta:  # the tensor needs no stand-in any more
                 self._take_stand_in(tensor)
-            # A view or autograd may still use the memory of a stand-in; the stand-in then survives although its reference is dropped.
+            # Drop the references to the meta storages. A meta storage survives if a view or autograd still uses it.
             of_stand_ins = [
                 other
                 for other, held_number in self._held.items()
@@ -494,7 +494,7 @@ class LiveStorages:
         storages, written = self.memory_log.storages, set[int]()
         for ref in self._refs.values():
             maker = storages.calls[ref.number]
-            # The last tensors that a control flow operator makes belong to no call: their call number is len(calls) or more.
+            # Skip tensors that no recorded call made. For example, the call number of a control flow operator's last tensors is len(calls) or more.
             if 0 <= maker < len(calls) and _is_written(calls[maker]):
                 storages.categories.setdefault(ref.number, "gradients")
                 written.add(ref.number)

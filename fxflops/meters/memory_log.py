@@ -122,7 +122,7 @@ class MemoryLog:
 
         The storages are a dict from numbers to changes in bytes since the call began.
         """
-        # Storages met during the call were alive when it began.
+        # Storages that the run first used during this call already existed when the call began, so add their bytes.
         live_before = mark.live + self._bytes_met - mark.bytes_met
         bytes_left, rise = self.live - live_before, self.peak - live_before
         net_bytes = dict[int, int]()
@@ -186,6 +186,6 @@ class MemoryLog:
         """Return the history so far; ``calls`` are the calls by number."""
         for number, category in self._default_categories.items():
             self.storages.categories.setdefault(number, category)
-        # A copy: storages that outlive the run, such as a model's weights, may be freed after it.
+        # Copy the list: storages that outlive the run, such as a model's weights, may be freed later and would change the list.
         changes = self.changes.copy()
         return History(self.most, calls, self.storages, changes, self._changes_to_most, self._call_at_most)

@@ -96,11 +96,11 @@ class QueueStopwatch(LapseStopwatch):
         self._events = list[torch.Event]()  # events that can be used again
         self._least_seconds = dict[Any, float]()  # the least seconds of the host for work of each kind
         self._was_long = dict[Any, bool]()  # whether the last call of each kind took as long as the device was held
-        # The work that the host is starting: its kind, when the host began to start it, and how long the device is held for it.
+        # The work that the host is starting now: its kind, the time at which the host began, and how long the device is held meanwhile.
         self._work: Work | None = None
         self._work_kind: Any = None
         self._began_at = self._held_seconds = 0.0
-        # When the device is done, and how long the host has waited for the device: both on the clock without the observer.
+        # The time at which the device is done, and the time that the host has waited for the device. Both exclude the observer's overhead.
         self._device_done_at = self._waited_seconds = 0.0
         self.busy: float = 0.0
 

@@ -49,7 +49,7 @@ class Stopwatch:
         # Readings of time.perf_counter(): when the clock was last started, and when it was stopped; None while it runs.
         self._started_at = 0.0
         self._stopped_at: float | None = None
-        # The seconds of overhead that are still to be deducted: see stop.
+        # The rest of an overhead that was longer than the measured time, in seconds. The next stop() deducts this rest.
         self._overhead_due = 0.0
         self.overhead = 0.0
 
@@ -98,7 +98,7 @@ class Stopwatch:
     def timed(self, func: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, float]:
         """Return ``func(*args, **kwargs)`` and the seconds that it took. The clock must be stopped; it runs only during this call."""
         stopped_at: Any = self._stopped_at
-        # go() inlined, since this runs for each repeated call of a profile.
+        # This repeats the code of go(), because a profile runs this method for each repeated call, and calling go() takes longer.
         self._stopped_at, self._started_at = None, (started_at := time.perf_counter())
         self.overhead += started_at - stopped_at
         try:

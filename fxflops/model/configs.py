@@ -70,7 +70,9 @@ def config_of(path: Path, values: dict[str, Any], transformers: ModuleType) -> t
         custom_code = " names custom code (auto_map)" if is_custom else ""
         close = "" if is_custom else did_you_mean(str(kind), types)
         instead = "; build the model in your own function, FILE.py:NAME" if is_custom else ""
-        raise InputError(f"{path}{custom_code}: transformers has no {what}{close}; custom code is not run{instead}")
+        raise InputError(
+            f"{path}{custom_code}: transformers has no {what}{close}; fxflops does not run custom code{instead}"
+        )
     notes = []
     if is_custom:
         notes.append("built from transformers' own classes instead of the custom code in auto_map")

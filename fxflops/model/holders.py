@@ -73,7 +73,7 @@ class Holders:
     """
 
     def __init__(self, modules: Iterable[nn.Module], inputs: Iterable[Any], tensors: Iterable[torch.Tensor]) -> None:
-        # The links to a target by the target's id, with the owner's id. Keeping the owner itself would add a reference to the owner.
+        # From a target's id to its links. Each link has the id of its owner, because a reference to the owner would raise its reference count.
         self._links: defaultdict[int, list[tuple[Link, int]]] = defaultdict(list)
         self._groups: list[tuple[list[torch.Tensor], list[tuple[int, int]]]] = []
         self._dicts: list[dict[str, Any]] = []
@@ -181,7 +181,7 @@ class Holders:
             self._holding = holding
         for number in sorted(self._left_groups):  # a local variable or a view may keep the tensors a little longer
             tensors, uses = self._groups[number]
-            # Bind no tensor to a variable here: that would add a reference.
+            # Do not assign a tensor to a variable here: the variable would add a reference to the tensor.
             if any(self._is_held(key, set(), by_any=True) for key in map(id, tensors)):
                 continue
             with DisableTorchFunction():

@@ -86,7 +86,7 @@ class Inventory:
                 names = [name for name, tensor in self.params if _is_shapeless(tensor)]
                 name = [*names, "a buffer"][0].rpartition(".")[2]
                 raise InputError(
-                    f"{type(model).__name__} has parameters that have no shape yet ({name}): run it once on an input"
+                    f"{type(model).__name__} has parameters that have no shape yet ({name}): run the model once on an input"
                 )
 
     @cached_property

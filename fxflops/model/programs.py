@@ -474,7 +474,9 @@ class _Layout:
         if node.op == "call_method":
             target = _Method(str(target))
         elif node.op != "call_function":
-            raise InputError(f"the program has a node that torch.export does not write: {node.format_node()}")
+            raise InputError(
+                f"cannot count a node of the program, because torch.export never writes such a node: {node.format_node()}"
+            )
         call = _caller(*_author_line(node.meta.get("stack_trace") or ""))
         return _Step(target, self._template(args), self._template(node.kwargs), self._places[node], (), call)
 

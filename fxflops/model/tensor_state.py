@@ -49,7 +49,7 @@ class TensorState:
         self._hooks = [*map(HOOKS, self._differentiable)]
         self._copied_hooks = [(hooks, hooks.copy()) for hooks in self._hooks if hooks] if any(self._hooks) else []
         self._versioned, self._versions = _versions([*tensors, *filter(lambda each: each is not None, self._gradients)])
-        # Per tensor id: the tensor, an alias that keeps the tensor's storage, shape and strides, and the tensor's class.
+        # For each tensor's id: the tensor, its class, and an alias that keeps the tensor's storage, shape and strides.
         self._layouts: dict[int, tuple[torch.Tensor, torch.Tensor, type]] = {}
         self._aliases = Counter[int]()
         _STATES.add(self)
@@ -65,7 +65,7 @@ class TensorState:
         """Save and clear the gradient of a tensor outside this state, since a backward pass of the run may change the gradient."""
         met = self._met_leaves.get(id(tensor))
         if (met is None or met[0]() is not tensor) and not any(tensor is each for each in self._tensors):
-            # Use a weak reference: the run may have created this leaf (on a storage that existed before), and must be able to free it.
+            # Use a weak reference, because the run may have created this leaf on an older storage. A strong reference would keep the leaf alive.
             self._met_leaves[id(tensor)] = weakref.ref(tensor), tensor.grad
             tensor.grad = None
 
@@ -80,7 +80,7 @@ class TensorState:
         with _unobserved():
             self._remember_layouts()
             for tensor in _whole(tensors):
-                # Each access to the parts of a sparse tensor returns new objects, so match the parts by address.
+                # Every access to a sparse tensor's indices and values returns new tensors, so find them by address, not by id.
                 is_remembered = id(tensor) in self._layouts or not _has_memory(tensor)
                 for key in (id(tensor),) if is_remembered else self._ids_at.get(_address(tensor), ()):
                     self._copy(key)

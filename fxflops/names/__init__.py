@@ -79,7 +79,7 @@ class Classes(dict[str, type]):
 
     def _stand_in(self, name: str) -> type:
         about = self._descriptions.get(name, {"bases": [], "forward": None})
-        # Never use a user's class as a stand-in's base: its __init_subclass__ would run. Only torch's classes are safe.
+        # Only torch's classes may be bases of the class made here. With a user's class as a base, the user's __init_subclass__ would run.
         bases = tuple(looked_up(base) if _is_torchs(base) else self._stand_in(base) for base in about["bases"])
         module, _, qualname = name.partition(":")
         body: dict[str, Any] = {"__module__": module, "__qualname__": qualname}
@@ -114,7 +114,9 @@ def _forward(cls: type) -> list[str] | None:
 
 def _forward_of(names: list[str]) -> Any:
     def forward(*args: Any) -> Any:
-        raise NotImplementedError("this class is a stand-in for one that was not imported when the report was read")
+        raise NotImplementedError(
+            "this module cannot run: its class was not imported when the report was read; import the class, then read the report again"
+        )
 
     parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
     forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

@@ -99,7 +99,7 @@ def _check_order(names: tuple[str, ...], target: Any) -> None:
     for mine, its in zip(names, theirs, strict=False):
         if mine != its and mine in theirs:
             raise TypeError(
-                f"the formula's positional parameter {mine!r} gets the op's argument {its!r}: write {mine!r} after * to match it by name"
+                f"the formula's parameter {mine!r} gets the op's argument {its!r}, because both have the same position: write {mine!r} after * to match it by name"
             )
 
 

@@ -61,7 +61,7 @@ def sizes_of(formula: Formula, target: Any, given: Mapping[str, Any], out: Any) 
     n, s = (query.shape[-3], key.shape[-3]) if heads_last else (query.shape[-2], key.shape[-2])
     result, width = query, query.shape[-1]
     if formula.op == ATTENTION:
-        # The batch is read from the result: the query may be broadcast to the keys' batch.
+        # Read the batch size from the result, because the query may be broadcast to the batch size of the keys.
         first = out if hasattr(out, "dtype") else out[0]
         result, width = first, given["value"].shape[-1]
     return (prod(result.shape) // (n * width) if n and width else 0), n, s

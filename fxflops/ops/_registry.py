@@ -201,7 +201,7 @@ class FormulaRegistry:
         if not isinstance(formulas, Mapping):
             raise FormulaError(f"formulas must be a mapping {{target: function}}, got {type(formulas).__name__}")
         registry = FormulaRegistry(self)
-        # Exact targets come last, so that they win.
+        # Add exact targets last, because a later formula replaces an earlier formula for the same target.
         for target, function in sorted(formulas.items(), key=lambda item: -len(_keys(item[0]))):
             registry.add(target, formula_for([target], function, self.name_of(target)))
         return registry

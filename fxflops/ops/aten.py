@@ -169,7 +169,7 @@ def _per_tensor(functional: OpOverload | OpOverloadPacket) -> FormulaFunction:
         tensors = next(value for value in (*args, *kwargs.values()) if _is_list(value))
         total = Cost()
         for i, tensor in enumerate(tensors):
-            # An in-place or out= form of a list operator returns no tensors.
+            # An operator on lists of tensors returns no tensors in its in-place and out= forms.
             result = out[i] if _is_list(out) and out else Spec((), tensor.dtype) if one_number else tensor
             given = tuple(_of(value, i) for value in args), {key: _of(value, i) for key, value in kwargs.items()}
             if entry is not None:

@@ -223,7 +223,7 @@ def _aligned(equation: str, tensors: Sequence[Placed]) -> tuple[Placed, Placed, 
     for term, tensor in zip(terms, tensors, strict=True):
         if len({*term}) < len(term):
             raise ValueError("an operand repeats a label: diagonals, as in 'ii->i', are not supported here")
-        # Torch appends the dims that an operand does not have, with stride 1.
+        # If an operand lacks a dim, torch appends the dim with size 1 and stride 1.
         sizes: dict[Any, int] = dict(zip(term, tensor, strict=True))
         strides: dict[Any, int] = dict(zip(term, tensor.strides, strict=True))
         operands.append(

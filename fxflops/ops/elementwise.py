@@ -274,7 +274,7 @@ def xlogy(*, out: Spec) -> Cost:
 @formula(torch.polar, "aten::polar")
 def polar(*, out: Spec) -> Cost:
     """abs[*], angle[*] -> out[*]: a cosine, a sine and 2 multiplies of real numbers per output."""
-    # Not muls: with a complex result, muls would count as complex products.
+    # The multiplies are counted as ``others``: with a complex result, ``muls`` would be counted as complex products.
     return Cost(others=4 * out.numel())
 
 

@@ -301,7 +301,9 @@ def cache_facts(values: Values) -> Mapping[str, int]:
     """Return the number of pairs with cached and new keys. If the lengths are not passed, the whole cache counts."""
     query, k_cache = values["query"], values["k_cache"]
     if values.get("cum_seq_q") is not None:
-        raise NotImplementedError("packed queries with a cache: every sequence counts as if padded to the longest one")
+        raise NotImplementedError(
+            "cannot count the exact pairs of packed queries with a cache; every sequence is counted as if padded to the longest sequence"
+        )
     table = values.get("block_table") if values.get("page_table") is None else values["page_table"]
     batch, longest = cached(query, k_cache, values.get("key"), table)
     lengths, new = values.get("cache_seqlens"), 0 if values.get("key") is None else values["key"].shape[1]

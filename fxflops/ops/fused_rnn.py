@@ -148,7 +148,7 @@ def layers_backward(
     """
     steps = math.prod(input[:-1])
     back = steps if to.state else steps - math.prod(state[-2:-1])
-    # No cell outputs the initial state: its gradient is computed and added only if requested.
+    # The initial state is an input, not the output of a cell: its gradient is computed only if it is requested.
     into_states = steps + (STATE_GRADIENTS[kind] - 1) * back
     unasked = (steps - back) * (kind == "lstm")
     of_gates = times(steps * hidden, GATE_GRADIENTS[kind])

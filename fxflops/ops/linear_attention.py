@@ -116,8 +116,8 @@ def linear_attention(*, q: Spec, v: Spec, normalize: bool = False, cu_seqlens: A
 def linear_attention_backward(*, q: Spec, v: Spec, normalize: bool = False, cu_seqlens: Any = None, out: Any) -> Cost:
     """grad[b, t, h, v], q[b, t, h, k], k[b, t, h, k], v[b, t, h, v] -> out_q, out_k, out_v: 4k multiply-accumulates per output."""
     n, values, rows = q.numel(), v.numel(), v.numel() // v[-1]
-    # With o = x / d, the gradient of x is grad / d, and the gradient of d is -sum of grad * o / d. The gradient of d flows to q and to
-    # the keys so far; each key sums it over later tokens.
+    # With o = x / d, the gradient of x is grad / d, and the gradient of d is -sum of grad * o / d.
+    # The gradient of d flows to q and to the keys so far. Each key sums this gradient over all later tokens.
     divided = summed(
         Cost(others=values),
         Cost(muls=values, adds=values - rows, others=2 * rows),

@@ -265,8 +265,8 @@ def norm_of(p: Any, input: Spec, outputs: int) -> Cost:
     if is_complex(input):
         if p in (None, 2, "fro"):
             return real_ones(norm_of(2, Spec((2, *input), torch.float32), outputs))
-        # A complex absolute value costs 4. For p = 0, none is needed. For p = 1 and inf, norm_of() below already charges 1 per
-        # element for the real absolute value, so 3 remain.
+        # The absolute value of a complex number takes 4 FLOPs. The norm with p = 0 needs no absolute values.
+        # For p = 1 and inf, norm_of() below already counts 1 FLOP per element for a real absolute value, so 3 are left to count.
         lengths = 0 if p == 0 else 3 if p in (1, math.inf, -math.inf) else 4
         return real_ones(norm_of(p, Spec(input, torch.float32), outputs)).plus(Cost(others=lengths * n))
     if p in (None, 2, "fro"):

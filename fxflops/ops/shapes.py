@@ -248,7 +248,7 @@ def viewed(input: Placed, sizes: Sequence[int]) -> Strides | None:
     if not input:
         return (1,) * len(sizes)
     strides, at = [0] * len(sizes), len(sizes) - 1
-    # Beginning with the last dim, merge dims that are contiguous with each other, then split them into the new dims.
+    # From the last dim to the first: merge neighboring dims that are contiguous in memory, then split the merged dim into the new dims.
     stride, elements, cut = input.strides[-1], 1, 1
     for dim in reversed(range(len(input))):
         elements *= input[dim]

@@ -260,7 +260,7 @@ class CachingAllocator:
             return None
         block = self._blocks[pool.free[place][1]]
         if block.segment.expandable:
-            # Compare blocks by the size to which they can grow, so that the last block of an expandable segment is used last.
+            # A block at the end of an expandable segment can grow. Compare blocks by the size that they can reach, so that such a block is used last.
             while place + 1 < len(pool.free):
                 following = self._blocks[pool.free[place + 1][1]]
                 if _growable(following) >= _growable(block):
@@ -388,7 +388,7 @@ class CachingAllocator:
             else:
                 self._map(following, min(size - block.bytes, following.bytes))
             self._joined(block, following)
-        # Merge the block with the next one if that is mapped and free.
+        # If the next block is mapped and free, merge it into this block.
         if block.next is not None and block.next.mapped and not block.next.allocated:
             pool.free.remove(block.next.key)
             self._joined(block, block.next)
@@ -591,7 +591,9 @@ class _Past:
         """
         place = bisect_left(self._addresses, address)
         if place == len(self._addresses) or self._addresses[place] != address:
-            raise InputError(f"the snapshot has no block at address {address}, where the recording allocates a block")
+            raise InputError(
+                f"the recording allocates a block at address {address}, but the snapshot has no block at this address"
+            )
         del self._addresses[place], self.taken[address]
         before = self._addresses[place - 1] if place else None
         if before is not None and before >= self._region_of(address):
@@ -611,7 +613,9 @@ class _Past:
         """Return the start of the region that contains an address."""
         start = max((start for start in self.regions if start <= address), default=None)
         if start is None or address >= start + self.regions[start].bytes:
-            raise InputError(f"the snapshot has no segment at address {address}, where the recording has a segment")
+            raise InputError(
+                f"the recording has a segment at address {address}, but the snapshot has no segment at this address"
+            )
         return start
 
 

@@ -39,7 +39,7 @@ def seconds(numbers: dict[str, Tensor], card: Card, dtype: str, features: Tensor
     sequences, queries, keys, heads, key_heads, head_size, causal, element = features.unbind(1)
     group = heads / key_heads
     blocks = torch.ceil(queries * group / BLOCK) * key_heads * sequences
-    # With a causal mask, a block processes all keys that its last row sees.
+    # With a causal mask, a block of queries processes all keys that the last query of the block sees.
     hidden = causal * torch.clamp(queries - BLOCK / group, min=0) / 2
     seen = torch.clamp(keys - hidden, min=1)
     flops = card.peak(dtype) * numbers["peak"] / card.multiprocessors

@@ -43,7 +43,8 @@ def largest_batch(
         raise sizes.errors[FIRST[0]]
     if not sizes.fits(least):
         return 0
-    # If the model takes 4 but not 5, assume that it takes multiples of 4. If it takes 2 and 3, assume that it takes all sizes from 2 on.
+    # If the model accepts batch 4 but not batch 5, assume that it accepts multiples of 4.
+    # If the model accepts batches 2 and 3, assume that it accepts every batch size from 2 on.
     unit = 1 if least == 1 or sizes.is_possible(least + 1) else least
     fits, above = least, least + unit
     while sizes.fits(above):
@@ -57,8 +58,8 @@ def largest_batch(
             )
     if (guessed := sizes.guessed(fits, above, unit, guesses)) is not None:
         return guessed
-    # The size on the line is nearly always the answer, and counting the next size confirms it. As a safeguard against a wrong line,
-    # every second step bisects.
+    # Interpolate memory linearly: the batch size found in this way is nearly always right, and counting the next size confirms it.
+    # Every second step bisects instead, in case memory does not grow linearly.
     by_line = True
     while above - fits > unit:
         looked_at = [fits + (above - fits) // (2 * unit) * unit]

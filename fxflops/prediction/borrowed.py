@@ -82,7 +82,7 @@ def family_of(device: Device, name: str, dtype: str, without: Collection[str] = 
         cards, alike = relatives(device.name, having)
         if cards:
             return _of_cards({card: known[card] for card in cards}, name, dtype, ALIKE if alike else NEAR)
-    # The family was measured on few cards, but a prediction from any card is better than a bound.
+    # If no similar card was measured, use any card: its kernels still give a better prediction than a lower bound.
     others = {card: each for card, each in known.items() if _named(each, name, dtype, True)}
     return _of_cards(others, name, dtype, FAR) if others else None
 

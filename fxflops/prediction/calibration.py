@@ -154,7 +154,7 @@ class Calibration:
             }
             return cls(data["device"], data["multiprocessors"], data["l2_bytes"], families, data.get("host_seconds"))
         except (KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"this is not a calibration: {type(error).__name__}: {error}") from error
+            raise InputError(f"the data is not a calibration: {type(error).__name__}: {error}") from error
 
 
 def calibration_of(device: Device) -> Calibration | None:

@@ -197,7 +197,7 @@ class Search:
     def least_recomputation(self, memory: int) -> Trial:
         """Return the trial with the least recomputation that fits into ``memory`` bytes; raise NothingFits if no trial fits."""
         self._limit = memory
-        # Reserved bytes exceed allocated ones by about the same amount for every set.
+        # The allocator reserves more bytes than are allocated. Assume that this difference is the same for every set of modules.
         self._memory = memory - (self.base.peak - self.base.allocated)
         if self._fits(self.base):
             return self.base
@@ -281,8 +281,8 @@ class Search:
                 possible += [first, *others]
         if len(possible) < len(group):
             return self._effects_of(possible) if possible else []
-        # The group as a whole failed, but the first module of each kind can be checkpointed. So some other module cannot: find it
-        # by halving the group.
+        # The first module of each kind can be checkpointed, but the whole group cannot.
+        # So some other module of the group cannot be checkpointed. Halve the group to find this module.
         half = len(group) // 2
         return [*self._effects_of(group[:half]), *self._effects_of(group[half:])]
 
@@ -324,7 +324,8 @@ class Search:
             if self._fits(trial):
                 best = trial
                 break
-            # The set exceeds the limit by this many bytes: its estimate was too low, or more of the reserved memory is unused. Aim lower.
+            # The set exceeds the limit by ``too_much`` bytes, because its estimate was too low or because more reserved memory is unused.
+            # Look for a set whose estimate is lower by this many bytes.
             too_much = max(trial.allocated - self._memory, trial.peak - self._limit, 1)
             memory = min(memory, self._levels.peak(chosen)) - too_much
         return self._with_fewer(best) if best is not None else None
@@ -341,20 +342,20 @@ class Search:
         """Return a trial with fewer modules that still fits. Counts show that it fits, even if its estimated peak is too high."""
         number_of = {effect.name: number for number, effect in enumerate(self.effects)}
         chosen, smaller = [number_of[name] for name in trial.modules if name in number_of], list[list[int]]()
-        # The estimate is for tensors only. Assume that similar sets exceed their estimates by as much as this set.
+        # Estimates include only tensors. Assume that the peak of a similar set exceeds the estimate by the same amount as in this trial.
         above = trial.peak - self._levels.peak(chosen)
         highest = max(self._limit * DOUBTFUL_ABOVE, trial.peak)
 
         def may_fit(numbers: Sequence[int]) -> bool:
             return self._levels.peak(numbers) + above <= highest
 
-        # First drop all modules that recompute very little, since the other modules may save the same bytes.
+        # First drop all modules whose recomputation has very few FLOPs, since the remaining modules may save enough memory.
         needed = [number for number in chosen if self._levels.flops([number]) > TRIFLE * trial.recompute_flops]
         if 0 < len(needed) < len(chosen) and may_fit(needed):
             without = self._trial(self.effects[number].name for number in needed)
             if without is not None and self._fits(without):
                 trial, chosen = without, needed
-        # Then drop the other modules one after the other. Peaks rise with every drop, so bisection needs to count only a few of these sets.
+        # Then drop the other modules one after the other. Every drop raises the peak, so bisection has to count only a few sets.
         while len(smaller) < DOUBTFUL:
             sets = [[other for other in chosen if other != number] for number in chosen]
             likely = [each for each in sets if may_fit(each)]
@@ -387,7 +388,7 @@ class Search:
         else:
             for chosen in levels.smallest():
                 self._trial(self.effects[number].name for number in chosen)
-            # A set with more bytes in tensors may need fewer bytes in the allocator's segments.
+            # Also try sets with slightly more bytes in tensors, because the allocator's segments may take fewer bytes with such a set.
             for share in NEARBY:
                 chosen = levels.grown(int(share * self._memory), 1.0) or ()
                 self._trial(self.effects[number].name for number in chosen)
@@ -418,7 +419,7 @@ class _Timeline:
         self._ticks = {key: tick for tick, key in enumerate(keys)}
         self._paths = [path for _, path, _, _ in keys]
         self._phases = [phase for phase, _, _, _ in keys]
-        # The tick at which the backward begins.
+        # The number of the first tick in the backward pass.
         self._turn = next((tick for tick, phase in enumerate(self._phases) if phase == BACKWARD), len(keys))
 
     def effects(self, trial: Trial, group: list[str]) -> list[Effect]:
@@ -504,8 +505,8 @@ class _Levels:
         self._inside = [
             {other for other in range(len(names)) if number in self._around[other]} for number in range(len(names))
         ]
-        # Ticks at which every module has the same change share a column, with the highest level of these ticks. Ticks before and after a
-        # module's first recomputation never share a column, because the modules inside it have an effect only afterwards.
+        # Ticks share a column if each module changes memory by the same bytes at all these ticks. The column has the highest peak of its ticks.
+        # Ticks before and after a module's first recomputation never share a column: modules inside this module save memory only afterwards.
         starts = sorted({effect.starts for effect in effects})
         columns, column_of, base = dict[tuple[int, ...], int](), list[int](), list[int]()
         for tick, row in enumerate(zip(*(effect.change for effect in effects), strict=True)):
@@ -519,7 +520,7 @@ class _Levels:
         self._change = torch.tensor([key[1:] for key in columns], dtype=torch.int64).reshape(len(base), len(effects)).T
         self._start = [column_of[effect.starts] if effect.starts < len(column_of) else len(base) for effect in effects]
         self._least = [int(row.min()) for row in self._change]
-        # For all modules, one after the other: the columns in which the module is recomputed, and the peaks in these columns.
+        # For each module: the columns in which the module is recomputed, and the peaks in these columns.
         recomputed = list[dict[int, int]]()
         for effect in effects:
             highest = dict[int, int]()
@@ -573,7 +574,7 @@ class _Levels:
         places = [slice(end - size, end) for size, end in zip(numbers, accumulate(numbers), strict=True)]
         for place, number in zip(places, chosen, strict=True):
             for inner in self._inside[number].intersection(chosen):
-                # While the outer module is recomputed, checkpointing the inner module lowers memory by the inner module's largest saving.
+                # While the outer module is recomputed, assume that the inner module saves the most bytes that it saves anywhere in the run.
                 levels[place] += self._least[inner] - rows[chosen.index(inner), columns[place]]
             for around in self._around[number].intersection(chosen):
                 levels[place] -= rows[chosen.index(around), columns[place]]
@@ -690,18 +691,19 @@ class _Levels:
         least = max(int(WORTHWHILE * flops), 1)
         outs = [out for size in (1, 2) for out in combinations(chosen, size) if self.flops(out) >= least]
         levels = self._base + self._change[[*chosen]].sum(0)
-        # If an outer module is dropped from the set, the modules inside it start to save memory earlier in the run. ``levels`` ignores this, so use the exact rows.
+        # If an outer module is dropped from the set, the modules inside it start to save memory earlier in the run.
+        # ``levels`` ignores this, so use the exact rows.
         exact = dict(zip(chosen, self._rows(chosen), strict=True))
         highest = self._base + sum(exact.values(), torch.zeros_like(self._base))
         is_around = {number for number in chosen if self._inside[number].intersection(chosen)}
-        # Each tuple has the set's FLOPs (the sort key), the index of the dropped modules in ``outs``, the added module or -1, and the set.
+        # Each tuple has the FLOPs of a set (to sort by), the index of the dropped modules in ``outs``, the added module or -1, and the set.
         sets = list[tuple[int, int, int, list[int]]]()
         for begin in range(0, len(outs), AT_ONCE):
             some = outs[begin : begin + AT_ONCE]
             left = torch.stack([levels - self._change[[*out]].sum(0) for out in some])
             saved = torch.tensor([self.flops(out) for out in some])
             most, where = left.max(1)
-            # Skip modules that do not lower the highest level enough. Compare all levels only for the few modules that remain.
+            # First find the modules that lower the highest peak enough. Then compare all peaks, but only for these few modules.
             may = ((memory - most)[:, None] >= self._change[:, where].T) & (cost <= saved[:, None] - least)
             may[:, [*chosen]] = False
             place, other = may.nonzero(as_tuple=True)

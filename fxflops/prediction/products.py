@@ -85,6 +85,6 @@ def seconds_moving(numbers: dict[str, Tensor], card: Card, dtype: str, features:
     # The results of the parts are written in f32, and read again to be added up.
     adding = numbers["reduce_us"] * 1e-6 + 8 * parts * result / bandwidth
     times = together + torch.where(parts > 1, adding, torch.zeros_like(adding))
-    # Do not split into so many parts that one of them would have no work.
+    # Exclude a number of parts if the last part would have no work.
     times = torch.where((inner * (parts - 1) < k) | (parts == 1), times, torch.full_like(times, torch.inf))
     return numbers["floor_us"] * 1e-6 + times.flatten(1).min(1).values

@@ -67,7 +67,9 @@ def reserved(
     not a History, as in a report that was read from a file.
     """
     if device in ("cpu", "meta"):
-        raise InputError(f"{device} has no caching allocator: report.max_memory is the peak memory of its tensors")
+        raise InputError(
+            f"{device} has no caching allocator: use report.max_memory, the peak memory of the run's tensors"
+        )
     device = find_device(device)
     allocator = allocator or CachingAllocator()
     if not isinstance(history, History):

@@ -241,7 +241,7 @@ def summary(prediction: Prediction) -> list[str]:
     )
     name = prediction.device.name
     if not prediction.families and not eager:
-        # Only bounds are known, so print no predicted time beside the bound.
+        # Only lower bounds are known, so print the bound without a predicted time.
         return [
             f"{name}: {duration(prediction)} (lower bound)",
             f"bounds only: no calibration is known for {name}; run fxflops.calibrate() on a machine with this device, "
@@ -251,7 +251,7 @@ def summary(prediction: Prediction) -> list[str]:
     known = sum(prediction._seconds_with_error().values())
     left = 1 - known / max(prediction.seconds - prediction.total.waiting_seconds, known, 1e-30)
     if error is not None and left >= 0.005:
-        # Only this part of the sum has a known error.
+        # The error is known only for a part of the predicted time: print how large this part is.
         trust = f"{error:.1%} on average for {1 - left:.0%} of the time"
         if left - bounds >= 0.005:
             trust += f", unknown for {left - bounds:.0%}"

@@ -20,8 +20,9 @@ from .tree import Options, measured, rows_of
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-# Half-transparent greys and the page's own text colour are legible on light and on dark pages. Jupyter has CSS rules that
-# align table cells to the right. The class is repeated so that our rules have a higher specificity than Jupyter's.
+# Half-transparent greys and the page's own text colour are legible on light and on dark pages.
+# Jupyter has CSS rules that align table cells to the right.
+# The class is repeated so that fxflops's rules have a higher specificity than Jupyter's rules.
 STYLE = """
 .fxflops{font:13px/1.5 system-ui,sans-serif;color:inherit;max-width:72em;overflow-x:auto}
 .fxflops.fxflops table{border-collapse:collapse;color:inherit;font:inherit}
@@ -48,8 +49,9 @@ STYLE = """
 .fxflops.fxflops .missing{color:#d9483b;white-space:pre-wrap}
 """
 
-# This script sorts the table by the clicked header: numbers in descending order, text in ascending order. A second click
-# reverses the order. Cells without a value come last. The script uses no element ids, so that a page can have several reports.
+# A click on a header sorts the table by this column: numbers in descending order, text in ascending order.
+# A second click reverses the order. Cells without a value come last.
+# The script uses no element ids, so that a page can have several reports.
 SORT = (
     "var h=event.target.closest('th'),b=this.nextElementSibling;if(h){var i=h.cellIndex,n=h.className,"
     "d=n?'descending':'ascending',a=n?'ascending':'descending',t=h.getAttribute('aria-sort')===d;"

@@ -159,8 +159,8 @@ def _tile(place: Place, levels: int, whole: float, show: Callable[[float], str],
         f'<text class="share" x="100%" y="50%" dx="-5" dy="4">{share}</text>'
     )
     is_low = height * HEIGHT / 100 < READABLE
-    # The script needs the tile's position in the whole chart. It also needs the texts of small tiles, which grow when the
-    # user opens a module.
+    # The script needs the tile's position in the whole chart.
+    # The script also needs the texts of small tiles, because these tiles grow when the user opens a module.
     data = f' data-at="{depth} {y:.6g} {height:.6g}"' if is_script else ""
     hidden = ' display="none"' if is_script and not _is_visible(place, levels) else ""
     width = 100 / levels

@@ -34,7 +34,7 @@ def memory_chart(memory: MemoryTimeline, about: str, *, folds_constant: bool = F
     names = [name for name in (states[0].live if states else ()) if name not in fixed]
     names = [name for name in names if any(state.live[name] for state in states)]
     hidden = sum(fixed.values())
-    # high: the number of bytes from the constant band to the top of the plot. each: percent of the plot for one byte.
+    # ``high`` is the number of bytes from the constant band to the top of the plot. ``each`` is the height of one byte in percent of the plot.
     high = 1.1 * max(memory.peak - hidden, *(state.total - hidden for state in states), 1)
     band = 100 * BAND / (100 + BAND) if fixed else 0.0
     each = (100 - band) / high

@@ -220,7 +220,7 @@ def _key(name: str) -> str:
     try:
         return columns[pick(columns, [name])[0]].key
     except InputError as error:
-        raise InputError(f"{error}; or a convention: {', '.join(CONVENTIONS)}") from None
+        raise InputError(f"{error}; a convention can also be a column: {', '.join(CONVENTIONS)}") from None
 
 
 def _table(reports: Mapping[str, Report], keys: Sequence[str] | None, conventions: Sequence[str]) -> Table:

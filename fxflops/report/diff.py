@@ -279,7 +279,7 @@ def _operators(counted_run: CountedRun, phase: str) -> Side:
 
 
 def _diff_rows(a: Side, b: Side) -> Iterator[DiffRow]:
-    # A module that is missing from a report has 0 seconds if the report was timed, else None.
+    # If a module is missing from a report, its time in this report is 0 s, or None if the report has no times.
     timed = [any(seconds is not None for (*_, seconds, _), _ in side.values()) for side in (a, b)]
     nothing_a, nothing_b = ((0, 0, 0, 0.0 if is_timed else None, None) for is_timed in timed)
     for key in dict.fromkeys([*a, *b]):

@@ -140,7 +140,7 @@ class Explanation(Tabular):
 def explain(a: CountedRun, b: CountedRun, phase: str) -> Explanation:
     """Compare the counts of the same run under two conventions, in one phase."""
     counted_a, counted_b = ([each for each in side.counted if each.call.phase in PARTS[phase]] for side in (a, b))
-    # Both lists start with the run's calls. Module charges follow; these may be different in the two lists.
+    # Both lists start with the same calls of the run. The charges for modules follow, and these may differ between the two lists.
     calls = sum(call.phase in PARTS[phase] for call in a.run.calls)
     groups: dict[tuple[str, str, str], list[tuple[str, int, int]]] = {}
     for one, other in _pairs(counted_a, counted_b, calls):

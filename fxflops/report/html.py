@@ -118,7 +118,7 @@ def _tiles(
     metrics = [metric for metric in [*metrics, PARAMS, MEMORY] if metric.name in used]
     for phase, rows in modules.items():
         for name, total in _values(rows[""].total, phase).items():
-            # The rest is for calls outside every listed module. Without such calls, rounding can leave a tiny rest of the seconds.
+            # ``rest`` is the cost of calls outside all listed modules. Ignore a tiny rest, which comes from rounding the seconds.
             rest = total - sum(values.get(name, 0) for values in own.values())
             if rest > 1e-9:
                 elsewhere.setdefault("(elsewhere)", {})[name] = rest

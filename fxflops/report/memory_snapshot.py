@@ -30,7 +30,7 @@ def memory_snapshot(counted_run: CountedRun) -> dict[str, Any]:
     history = counted_run.run.memory.history
     if not isinstance(history, History):
         raise InputError(
-            "this report does not contain single allocations, e.g. because it was read from a file: "
+            "this report does not contain individual allocations, e.g. because it was read from a file: "
             "write the snapshot from the report that count(), analyze() or profile() returned"
         )
     trace: list[Event] = []

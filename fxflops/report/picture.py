@@ -80,7 +80,7 @@ def charted(page: Page, chart: str, by: str) -> str:
     if chart == "memory":
         if page.memory is None or not page.memory.states:
             raise InputError(
-                "the report has no memory over the run: make the report with count(), analyze() or profile()"
+                "the report does not show how much memory was in use over the run: make the report with count(), analyze() or profile()"
             )
         return chart_svg(memory_chart(page.memory, title), data.provenance)
     if page.roofline is None:

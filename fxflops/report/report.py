@@ -485,11 +485,13 @@ class Report(View):
         >>> print(report.explain("fvcore", "deepspeed"))  # doctest: +SKIP
         """
         if phase in CONVENTIONS and phase not in PHASES:
-            raise InputError(f"explain() compares two conventions, got {a!r}, {b!r} and {phase!r}: compare each pair")
+            raise InputError(
+                f"explain() compares two conventions, got {a!r}, {b!r} and {phase!r}: call explain() for two conventions at a time"
+            )
         check_phase(phase)
         one, other = (self, self.recount(a)) if b is None else (self.recount(a), self.recount(b))
         if {one.convention, other.convention} & OF_MACS.keys():
-            # Compare a tool that counts multiply-accumulates with fxflops's MACs.
+            # If a tool counts multiply-accumulates, compare its number with fxflops's MACs instead of fxflops's FLOPs.
             one, other = (
                 each.recount(BASE_MACS) if each.convention == BASE_CONVENTION else each for each in (one, other)
             )

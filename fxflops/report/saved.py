@@ -107,7 +107,7 @@ def to_json_data(counted_run: CountedRun, users: Mapping[int, Counted], totals: 
     """
     run, counted = counted_run.run, counted_run.counted
     memory, block = run.memory, run.block
-    # A count refers to the call as the convention sees it. The file stores the original call of the run, for all conventions.
+    # A convention may see a call of the run differently. Store the original call, so that the file can be recounted under any convention.
     calls = [each._replace(call=call) for each, call in zip(counted, run.calls, strict=False)]
     charges = counted[len(calls) :]
     call_data, operation_data = per_operation(_call), lru_cache(None)(_operation)

@@ -63,7 +63,7 @@ class TF32(NamedTuple):
 def tf32_allowed() -> TF32:
     """Return torch's current settings. By default PyTorch allows TF32 for convolutions, not for matrix products."""
     backends: Any = torch.backends
-    # In torch 2.9 and later, reading the older attributes raises an error once the newer ones are set.
+    # In torch 2.9 and later, reading allow_tf32 raises an error once fp32_precision has been set.
     if hasattr(backends.cudnn, "conv"):
         return TF32(backends.cuda.matmul.fp32_precision == "tf32", backends.cudnn.conv.fp32_precision == "tf32")
     return TF32(backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32)
@@ -76,7 +76,7 @@ def computed_in_tf32(allowed: bool) -> Iterator[None]:
     name: str
     wanted: Any
     try:
-        # Set the older attribute if it still works. Setting the newer attribute makes the older one raise, and other libraries read it.
+        # Set allow_tf32 if it still works. Setting fp32_precision would make allow_tf32 raise an error, and other libraries read allow_tf32.
         name, wanted, before = "allow_tf32", allowed, matmul.allow_tf32
     except RuntimeError:
         name, wanted, before = "fp32_precision", "tf32" if allowed else "ieee", matmul.fp32_precision
@@ -138,7 +138,7 @@ def measured(where: str, dtypes: Iterable[str] = ("f32",)) -> Device:
     also = ["tf32"] if where.startswith("cuda") and any(tf32_allowed()) else []
     known = [dtype for dtype in dict.fromkeys(["f32", *also, *dtypes]) if dtype in DTYPES]
     sizes = FOOTPRINTS[kind]
-    # Less data cannot be slower per byte than more data, so take the running maximum, from the largest footprint down.
+    # Smaller footprints cannot have a lower bandwidth than larger footprints. So take the running maximum, starting at the largest footprint.
     slowest_first = accumulate((_bandwidth(where, threads, size) for size in reversed(sizes)), max)
     speeds = list(zip(sizes, reversed(list(slowest_first)), strict=True))
     peaks = {}
@@ -230,7 +230,7 @@ def _on_device(queue: FullQueue, run: Callable[[], object], host_seconds: float)
     """Return the device's seconds per kernel. Several kernels are timed, and all of them are queued before the first starts."""
     accelerator = queue.accelerator
     start, end = accelerator.event(), accelerator.event()
-    # The host is slower right after the queue was empty, so block the device for twice as long.
+    # Right after the queue was empty, the host takes longer to start kernels. So keep the device waiting for twice the host's usual time.
     queue.hold(2 * KERNELS * host_seconds)
     accelerator.record(start)
     with torch.no_grad():

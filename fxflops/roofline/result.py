@@ -273,7 +273,7 @@ def _together(op: str, path: str, rows: Sequence[Row]) -> Row:
     """Return the sum of several calls. Its ``binds`` is the ceiling whose calls have the largest sum of bounds."""
     columns: Any = zip(*rows, strict=True) if rows else [()] * len(Row._fields)
     _, _, calls, dtypes, flops, read, written, compute, memory, launch, bounds, binds, seconds = columns
-    # Calls run one after the other, so their bounds add up. The largest of the three summed times would be too low.
+    # Calls run one after the other, so add up the bounds of the calls. The largest of the three summed times would be too low a bound.
     times = {kind: sum(least for least, by in zip(bounds, binds, strict=True) if by == kind) for kind in KINDS}
     taken = [each for each in seconds if each is not None]
     return Row(

@@ -82,7 +82,7 @@ def mfu(
     if executed:
         work += [each for each in counted if each.call.phase == RECOMPUTE]
     found, is_its_own = _device(device, place, work) if work else (None, False)
-    # Every phase that ran must be timed: with only a part of the time, the utilization would be too high.
+    # Every phase that ran must have a time: without the time of one phase, the utilization would be too high.
     is_timed = block is not None or len(known) == len(ran)
     if found is None or not is_its_own or not is_timed:
         if asked:

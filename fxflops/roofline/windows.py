@@ -73,7 +73,7 @@ def _unread_by_gradients(given: Mapping[str, Any]) -> int:
     unread = 0 if to_input else weight.nbytes
     if not to_weight:
         return unread + whole.nbytes
-    # If the input's gradient is also computed, all its elements are written, with zeros in the gaps.
+    # If the call also computes the input's gradient, it writes all elements of this gradient, and zeros in the gaps between windows.
     return unread + (0 if given.get("transposed") else _gaps(given, whole, given.get("grad_output")))
 
 

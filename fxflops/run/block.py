@@ -84,7 +84,7 @@ class OptimizerMemory(ChangeListener):
     def before_step(self, optimizer: Optimizer) -> None:
         self.label_gradients()  # now, since the next zero_grad() frees them
         if all(optimizer is not other for other in self._all_optimizers()):
-            # An optimizer of an inner loop must die with that loop, so neither it nor its state may be kept alive here.
+            # Keep no reference to this optimizer or its state: an optimizer of an inner loop must be freed when the loop ends.
             self._met_optimizers.append(weakref.ref(optimizer))
             self._storages.add_held(states_of(optimizer), "optimizer")
 
@@ -128,7 +128,8 @@ class Block:
         samples_lines: bool,
     ) -> None:
         inventory, params = Inventory(model), [*named_parameters(model)]
-        # This device decides which clock times the block. Skip parameters on meta: they are loaded when needed.
+        # The device of this parameter decides which clock times the block.
+        # Skip parameters on meta, because they are loaded only when needed.
         loaded = [param for _, param in params if param.device.type != "meta"]
         parameter = next(iter(loaded), params[0][1] if params else None)
         self.device = torch.device("cpu") if parameter is None else parameter.device
@@ -236,7 +237,7 @@ class Block:
         finally:
             self._generated.append((path, range(first_step, len(self._observer.steps))))
 
-    # After the block has ended
+    # Properties and methods for use after the block has ended
 
     @property
     def first_iteration(self) -> int | None:

@@ -54,7 +54,7 @@ def compiled_kernels(
     if not hasattr(os, "fork"):
         return (), "this system cannot fork a process"
     reader, writer = Pipe(duplex=False)
-    # Python warns about locks of other threads. A fork that waits for such a lock is killed below.
+    # Ignore Python's warning that other threads may hold locks: a fork that waits for such a lock is killed below.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
@@ -90,7 +90,7 @@ def _in_copy(writer: Connection, prepared: Callable[[], Callable[[], Any]], path
             with torch.inference_mode(inference), torch.set_grad_enabled(grad):
                 return [*_kernels_here(prepared, paths)] or "the model's backend generates no inductor kernels"
 
-        # OpenMP's threads do not exist in a fork. This thread would wait for them; a new thread starts its own OpenMP threads.
+        # OpenMP's threads do not exist in a fork, and this thread would wait for them. Use a new thread, which starts its own OpenMP threads.
         with ThreadPoolExecutor(1) as thread:
             try:
                 kernels_or_reason = thread.submit(work).result()

@@ -120,7 +120,7 @@ class NodeRunner(fx.Interpreter):
             case "output":
                 return lambda value: value
             case _:
-                # Under the observer's modes, a control flow operator calls its Python kernel anyway.
+                # Under the observer's modes, a control flow operator runs its Python kernel anyway. Without modes, call this kernel directly.
                 is_observed = len_torch_dispatch_stack() > 0 or len_torch_function_stack() > 0
                 return cast("Callable[..., Any]", n.target if is_observed else python_kernel(n.target))
 

@@ -138,7 +138,7 @@ class StateSaver(ChangeListener):
         self._snapshot = subject.snapshot
         self._storages = storages
         self._saves_leaves = subject.request.backward
-        # On meta, gradients exist when the optimizer steps after the callable's own backward pass, but not when it steps in a hook.
+        # On meta, an optimizer that steps after the callable's own backward pass has gradients. An optimizer that steps in a hook has none.
         self._lacks_gradients = is_on_meta and not subject.request.own_backward
         self._may_run_own_backward = _may_run_own_backward(subject)
         self.before_write = subject.snapshot.before_write  # type: ignore[method-assign]  # without one more Python call per write
@@ -157,9 +157,9 @@ class StateSaver(ChangeListener):
         storages = self._storages
         stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         if (self._may_run_own_backward or not self._lacks_gradients) and all(map(storages.was_made_by_call, stepped)):
-            # The forward created these parameters for an inner loop: saving them is unnecessary, and would keep their memory.
+            # The forward created these parameters for an inner loop. Do not save the parameters, because that would keep their memory in use.
             return
-        # Without gradients, code that checks loss.requires_grad skips its backward pass, and raises nothing.
+        # With gradients off, code that checks loss.requires_grad silently skips its backward pass. So run again with gradients on.
         if self._may_run_own_backward:
             raise OwnBackwardError
         if self._lacks_gradients and not all(parameter.is_meta for parameter in stepped):
@@ -226,7 +226,7 @@ def finished_run(
     if loaded_weights(subject, observer):  # the weights on meta were only placeholders
         observer.instruments.storages.leave_out_placeholders()
         device = observer.ran_on or device
-    # Name this machine's hardware only if the tensors are on it: the count of a model on meta is for any CPU.
+    # Name this machine's hardware only if it holds the tensors: the count of a model on meta applies to any CPU.
     environment = environment_of(device, subject.mode, subject.compiled, subject.device.type == device.type)
     history = observer.instruments.storages.history(observer.calls)
     modules, params = subject.inventory.contents
@@ -299,7 +299,7 @@ def _reason_for_real_tensors(subject: Subject) -> str:
     is_replicated = trains and nn.parallel.DistributedDataParallel in {*map(type, subject.inventory.paths)}
     if is_replicated or is_sharded(subject.state):
         return "its parameters are distributed over several processes"
-    # On meta, hooks get stand-ins for parameters, so a hook that looks up its parameter's optimizer would not step it.
+    # On meta, a hook gets a meta tensor instead of its parameter. So a hook that looks up the parameter's optimizer would not find it.
     optimizer = held_by_hooks(parameters_of(subject.model)) if trains and not subject.has_meta else None
     return "" if optimizer is None else f"hooks on its parameters use an optimizer ({type(optimizer).__name__})"
 
@@ -316,10 +316,9 @@ def _meta_run_that_sees_all(
     try:
         mirror, observer = run(observe_dispatch=False)
     except (RunError, NotImplementedError):
-        # A backward pass inside the forward may raise unless a dispatch mode is active, because torch's meta kernels are
-        # written in Python: without this mode, the function mode mistakes a kernel's calls for the model's own calls, so the
-        # kernel's new_empty() may return a CPU tensor. Only a count for another device tries again; any other count runs on the
-        # real tensors.
+        # A backward pass inside the forward may fail without a dispatch mode, because torch's meta kernels are written in Python.
+        # The function mode then mistakes a kernel's calls for the model's own calls, and the kernel's new_empty() may return a CPU tensor.
+        # Only a count for another device tries again on meta. Any other count runs on the real tensors.
         if not subject.is_for_another:
             raise
         return run(observe_dispatch=True)
@@ -411,7 +410,7 @@ def _optimizer_step(subject: Subject, requested: OptimizerLike, observer: Observ
             optimizer = made_optimizer(requested, stepped)
             states = states_of(optimizer, model_state)
             if not any(state.ndim and not storages.was_made_by_call(state) for _, state in states):
-                # The step may change them through references that we do not search.
+                # The optimizer's step may change the parameters through references that fxflops does not know.
                 subject.snapshot.before_write(parameters)
                 with gradients_kept(stepped), WithoutKernels():
                     optimizer.step()
@@ -433,8 +432,8 @@ def _optimizer_step(subject: Subject, requested: OptimizerLike, observer: Observ
         raise RunError(
             f"{optimizer_name}.step() raised an error\n  {type(error).__name__}: {error}\n  {INSTEAD}"
         ) from error
-    # The observed step adds state if it is the first in which all parameters have gradients. In training, an earlier step would have
-    # added this state, so it is in memory from the beginning.
+    # If no earlier step had gradients for all parameters, the observed step adds state.
+    # In training, an earlier step would have added this state. So count the state in memory from the beginning.
     added_names = Counter(name for name, _ in states_left) - names_before
     storages.keep(states_after, [state for name, state in states_left if name in added_names])
 
@@ -470,7 +469,7 @@ def _forward_and_backward(subject: Subject, observer: Observer) -> Any:
     replaceable = Holders(subject.inventory.paths, (*args, *kwargs.values()), tensors_before)
     observer.instruments.storages.follow_replaced(replaceable)
     if replaceable.has_any():
-        # Call this before references to the tensors are counted, since it adds references.
+        # Remember the layouts before the references to tensors are counted, because remembering adds references.
         subject.snapshot.remember_layouts()
     replaceable.begin()
     try:

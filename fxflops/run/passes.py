@@ -128,7 +128,7 @@ def traced_graph(subject: Subject, registry: FormulaRegistry, tracer: str, why: 
     except Exception as error:
         if isinstance(error, FxflopsError) and not isinstance(error, RunError):
             raise
-        # If this is the model's own error, the run below raises it again; otherwise it is an error of the recorder.
+        # If the model itself raised this error, the run below raises the error again. If not, the recorder raised the error.
         why = f"the model cannot be recorded: {_cause(error)}"
     return without_graph(subject, registry, why)
 
@@ -195,15 +195,15 @@ def measure(
     """
     graph = traced.graph_module
     graph_run, (observer, call_ranges) = _matching_runs(subject, traced, registry, tick)
-    # Read the times and the owners now, since the record does not keep them.
+    # Read the calls' times, and the forward call of each backward call, now: the finished run does not contain them.
     calls, owner_of = observer.calls_with_shares, observer.instruments.owners.owner_of
     observed, captured = with_seconds(calls), captured_calls(calls)
     if subject.device.type != "meta":
         observed_seconds = sum(call.seconds or 0.0 for call in observed)
-        # Each repeat runs the model and the nodes; on an accelerator, also the nodes on the host; and the compiled model.
+        # Each repeat runs the model and the graph's nodes. On an accelerator, it also times the nodes on the host. A compiled model runs, too.
         runs_per_repeat = 2 + (accelerator_of(subject.device) is not None) + subject.compiled
         tick.expect(expected(observed_seconds, repeats, runs_per_repeat))
-    # Make the record before the other passes: they change the tensors of the model, and these changes are not part of its run.
+    # Make the record before the other passes, because they change the model's tensors. The record must not contain these changes.
     run = finished_run(
         subject,
         observer,
@@ -266,8 +266,8 @@ def _matching_runs(
     except (TraceError, RunError, OutOfMemoryError):
         if on_meta is None:
             raise
-    # On real tensors the graph may match the model after all; if the graph raises, the error names the node. This is not inside
-    # the handler, since the error's traceback would keep memory in use.
+    # On real tensors the graph may match the model after all. If the graph raises an error, the error names the node.
+    # This code is outside the handler, because the error's traceback would keep memory in use.
     graph_run = _watched_graph(subject, traced.graph_module, registry, subject.request.adds_backward)
     return graph_run, _matched(subject, registry, graph_run, compares_facts=True)
 
@@ -373,7 +373,7 @@ def _matched(subject: Subject, registry: FormulaRegistry, graph_run: GraphRun, c
     end = 0
     for name, calls in graph_run.calls_by_node.items():
         wanted = [_comparable(call, compares_facts) for call in calls]
-        # Find the next place where the model makes this node's calls in a row; a node without calls fits anywhere.
+        # Find the next place where the model makes all calls of this node, one right after the other. A node without calls fits anywhere.
         starts = (i for i in range(end, len(own_calls)) if own_calls[i : i + len(wanted)] == wanted)
         first = next(starts, None) if wanted else end
         if first is None:

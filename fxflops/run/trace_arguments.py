@@ -85,7 +85,7 @@ def _forward(events: list[Event], i: int, grad: Shape | None) -> tuple[list[str]
     last = max((other.end for other in _around(events, i)), default=event.end)
     inside = (other for other in events[i + 1 :] if other.start < event.end and other.name in ON_RESULT)
     after = next((other for other in events[i + 1 :] if other.start >= last and other.is_operator), None)
-    # The first shapes are certainly those of the result. The input of the next operator, which may be the result, comes last.
+    # The first shapes in this list are certainly shapes of the result. The last is the shape of the next operator's input, a guess.
     shapes = [*([] if grad is None else [grad]), *(shape for other in inside for shape in _tensors(other)[:1])]
     if after is not None:
         shapes += _tensors(after)[:1]

@@ -81,8 +81,8 @@ class TraceWalk:
         self._forwards: dict[int, str] = {}
         self._operators_so_far: list[TraceOperator] = []
         self._launched = grouped((event.args.get(CORRELATION), event) for event in trace.on_device)
-        # Merge the threads by time, so that a forward comes before its backward. The sort is stable: if several events of a thread
-        # start at the same time, the outermost event remains first.
+        # Merge the threads by time, so that a forward comes before its backward.
+        # The sort is stable: if several events of a thread start at the same time, the outermost event remains first.
         hosts = sorted((event for events in trace.threads.values() for event in events), key=lambda event: event.start)
         # Correlation ids increase, so ids smaller than the first id belong to work that was launched before the trace.
         first = min((event.args[CORRELATION] for event in hosts if CORRELATION in event.args), default=0)
@@ -161,15 +161,14 @@ class TraceWalk:
             ended = stack.pop()
             if ended.waiting is not None:
                 self._add(ended.waiting, ended)
-            # In a backward pass, autograd records the operators that checkpoint recomputes, but not the later operators of the node
-            # itself. If autograd records those, too, the gradient itself will be differentiated (create_graph=True).
+            # In a backward pass, autograd records the operators that checkpoint recomputes, but not the node's own later operators.
+            # If autograd also records the later operators, the gradient itself will be differentiated (create_graph=True).
             outer = stack[-1].node
             if ended.node is None or ended.node is outer or ended.node.ends_recorded:
                 continue
             for operator in ended.node.recorded:
                 operator.phase = RECOMPUTE
-            # The node of a reentrant checkpoint first recomputes its forward, then runs a backward pass of its own, and often nothing
-            # else.
+            # The node of a reentrant checkpoint recomputes its forward, then runs its own backward pass, and often does nothing else.
             if outer is not None and ended.node.ends_recorded is False:
                 outer.ends_recorded = False
 

@@ -44,7 +44,7 @@ def run_of_trace(path: str | os.PathLike[str], registry: FormulaRegistry, hardwa
     walk = TraceWalk(trace, operations.sees)
     with_operations = [(operator, operations.of(operator.event)) for operator in walk.operators]
     operations_that_ran = {operation for operator, operation in with_operations if operator.kernels or operator.inner}
-    # Checkpoint stops recomputation early, inside an operator that autograd recorded but that never runs. Drop such operators.
+    # Checkpoint may stop recomputation inside an operator. Autograd has recorded this operator, but it never runs, so drop it.
     with_operations = [
         (operator, operation)
         for operator, operation in with_operations

@@ -41,7 +41,7 @@ def batch_advice(subject: Subject, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 def _works(raised: Subject, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Return whether the call that raised works with these inputs."""
-    # The modules are in the requested mode already.
+    # Keep the modules' mode ("as_is"), because the run that raised has already set the requested mode.
     request = replace(raised.request, mode="as_is", count_for=raised.count_for)
     subject = Subject(raised.model, raised.inventory, args, kwargs, request)
     try:
@@ -65,7 +65,7 @@ def size_advice(error: BaseException | None) -> str:
         return ""
     kinds = next((kinds for sign, kinds in RAISED.items() if re.search(sign, str(error))), ())
     layer = next((module for module in reversed(modules_that_raised(error)) if isinstance(module, kinds)), None)
-    # Subclasses may compute something else.
+    # Check the forward, too, because a subclass of nn.Linear may compute something else.
     if isinstance(layer, nn.Linear) and type(layer).forward is nn.Linear.forward:
         return f"\n  {layer} takes [*, {layer.in_features}]"
     if not isinstance(layer, CONVS):

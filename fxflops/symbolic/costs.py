@@ -155,7 +155,9 @@ class SizedCosts:
         if not self.cells[what] and what in self._why:
             raise ClosedFormError(self._why[what])
         if not self.cells[what]:
-            wrong = f"no closed form of {what} for {self.model}: not a polynomial in {', '.join(self.sizes)}"
+            wrong = (
+                f"no closed form of {what} for {self.model}: the values are not a polynomial in {', '.join(self.sizes)}"
+            )
             raise ClosedFormError(f"{wrong}: {WHY_NOT[what]}")
         return self.cells[what]
 

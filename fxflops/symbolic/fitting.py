@@ -148,8 +148,8 @@ def _quantities(samples: Samples, scanned: Samples, whats: Sequence[str]) -> dic
     try:
         return _cells(samples, axes, whats)
     except ClosedFormError:
-        # Some sizes change the costs only if the other sizes are small. The example may be too large to show this: use the
-        # smallest lengths instead.
+        # Some sizes change the costs only if the other sizes are small, and the example inputs may be too large to show this.
+        # So try the smallest lengths instead.
         least = tuple(pieces[0].first for _, pieces in axes)
         axes = [_axis(scanned, i, least, whats) for i in range(len(samples.sizes))]
         return _cells(samples, axes, whats, leave_out=True)
@@ -247,8 +247,8 @@ def _axis(samples: Samples, axis: int, others: Sequence[int], whats: Sequence[st
     if found is None:
         named = whats[0] if len(whats) == 1 else "costs"
         raise ClosedFormError(
-            f"no closed form of {samples.first.model}: for {size.name} from {low} to {high}, its {named} are not polynomials of degree 4 "
-            f"or less in at most 4 pieces, with any period that was tried"
+            f"no closed form of {samples.first.model}: for {size.name} from {low} to {high}, fxflops found no polynomials for the model's {named}; "
+            f"it tried polynomials of degree 4 or less, in at most 4 pieces, and several periods"
         )
     return found
 
@@ -365,8 +365,8 @@ def _costs(report: Report) -> Sample:
 
     for each in report.counted:
         enter((each.call.phase, each.call.path, each.call.op), numbers(each))
-    # Count the rows read only for embeddings. Other lookups often read a small table many times over, and a polynomial
-    # cannot limit their bytes to the size of the table.
+    # Only for embeddings, count the bytes of the rows that are read. Other lookups often read a small table many times over.
+    # A polynomial cannot limit the bytes of these lookups to the size of the table.
     for weight in weights_read(report, EMBEDDINGS):
         read = nbytes(weight.spec) if weight.taken is None else weight.taken
         enter(("forward", weight.path, weight.op), (0, 0, 0, read, 0))

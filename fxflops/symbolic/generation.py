@@ -127,7 +127,7 @@ class Steps:
         asked = [self.run(1, past).counted for past in ends]
         exact = [self._reports[1, past].counted for past in ends]
         layers = RepeatedLayers(self._model, [*asked, *exact])
-        # Costs and cache size change at the same lengths, e.g. at the end of a sliding window. The cache size is found without a run.
+        # Costs and cache size change at the same lengths, e.g. at the end of a sliding window. Finding the cache size needs no run.
         likely = [piece.last for piece in _along(self._cache_size, pasts)[1]]
         if layers:
             short = cache(lambda past: self._short_costs(layers, past))
@@ -214,7 +214,7 @@ class Steps:
         if self._can_be_written is False:
             return None
         if (1, 1) in self._writes and past > MORE_THAN_ONE:
-            # With a prompt of one token, a dimension of size 1 may or may not be the number of tokens: record two tokens.
+            # After a prompt of one token, it is unclear which dimensions of size 1 are the number of tokens. So also run a prompt of two tokens.
             self.run(MORE_THAN_ONE)
             self.run(1, MORE_THAN_ONE)
         tokens = self._tokens_written

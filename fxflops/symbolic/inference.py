@@ -238,8 +238,8 @@ def _serving(
     pasts = range(prompt, prompt + new_tokens - 1)
     decode = steps.costs_along(pasts)
     weights = steps.weight_bytes(1, prompt)
-    # The sizes of the cache after the prompt and after each decode step. If there are no decode steps, one step more is
-    # assumed, to show how much the cache grows with a token.
+    # The sizes of the cache after the prompt and after each decode step.
+    # If there are no decode steps, add the size after one decode step, to show how much one token adds to the cache.
     held = steps.cache_along(range(prompt, max(pasts.stop, prompt + 1) + 1))
     grown = [(after - before) // batch for before, after in pairwise(held)]
     moved = [weights + found for _, found in zip(pasts, held, strict=False)]

@@ -108,7 +108,7 @@ def cover(costs: Costs, low: int, high: int, likely: Sequence[int] = ()) -> list
     without them.
     """
     if high - low >= FEW:
-        # Usually all costs lie on one line through the ends.
+        # Usually all costs lie on the straight line through the costs at the two ends.
         ends, near = (low, high), [low + 1, low + 2]
         if all(agrees(costs, ends, at) for at in [*near, *_leaps(near[-1], high, 1, [low, *near])]):
             return [Piece(low, high, ends)]
@@ -269,8 +269,8 @@ def _recurrence(costs: Costs, pieces: Sequence[Piece], period: int, is_whole: bo
     for before, few, after in zip(pieces, pieces[1:], followers, strict=False):
         is_few = len(before.nodes) > 1 and few.last - few.first < FEW * period
         if is_few and (after is None or all(agrees(costs, before.nodes, node) for node in after.nodes)):
-            # The next short piece may be just beyond the neighboring pieces, so search one period further on each side. If the short
-            # piece is the last, search only in the piece before it.
+            # The next short piece may be just beyond the neighboring pieces, so search one period further on each side.
+            # If the short piece is the last piece, search only in the piece before it.
             first, last = (before.first, few.first) if after is None else (before.first - period, after.last + period)
             far = [d for d in range((WINDOW + 1) * period, MAX_PERIOD + 1, period) if few.first % d == 0]
             for distance in (*range(period, (WINDOW + 1) * period, period), *far):

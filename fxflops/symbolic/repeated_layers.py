@@ -101,7 +101,9 @@ class LeftOut(nn.Module):
     def forward(self, *_: Any, **__: Any) -> Any:
         out: Any = self.out
         if not out:
-            raise NoFirst("a skipped layer was called before the first layer of its group")
+            raise NoFirst(
+                "the run skips layers that equal an earlier layer, but the model called a skipped layer before this earlier layer"
+            )
         return out[0]
 
 

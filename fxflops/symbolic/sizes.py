@@ -112,7 +112,7 @@ def _placed(value: Any, spec: Any, where: str) -> Iterator[tuple[torch.Tensor, l
         inner = {key: part for (_, key), part in parts(value)}
         for key, part in spec.items() if isinstance(spec, Mapping) else enumerate(spec):
             if key not in inner:
-                raise InputError(f"dynamic_shapes: {where} has no part {key!r}; its parts are {[*inner]}")
+                raise InputError(f"dynamic_shapes: {where} has no entry {key!r}; the entries are {[*inner]}")
             yield from _placed(inner[key], part, f"{where}[{key!r}]")
 
 
@@ -144,6 +144,6 @@ def _enter(found: dict[str, Size], place: Place, length: int, where: str) -> Non
         )
         raise InputError(f"dynamic_shapes: dim {place.dim} of {where} is {length}, but {other}")
     bounds = (getattr(place.wanted, end, None) for end in ("min", "max"))
-    # Without a limit from the user, torch's value is not an int, or is 0 or less.
+    # If the user set no limit, torch's bound is not a positive int.
     least, most = (int(bound) if isinstance(bound, int) and bound > 0 else None for bound in bounds)
     found[place.name] = known or Size(place.name, example, least, most)

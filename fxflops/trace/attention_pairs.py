@@ -88,7 +88,7 @@ def with_shares(calls: Sequence[Call], owner_of: Mapping[int, int]) -> Sequence[
             key = {**dict(zip(("query", "key"), forward.args, strict=False)), **forward.kwargs}["key"]
             all_pairs = math.prod(next(specs_in(forward.out))[:-1]) * key[-2]
             changed[index] = _with_share(calls[index], left, all_pairs, summed=backward.op == PRODUCT)
-            # The previous product computed the gradients of the attention weights.
+            # The product before this call computed the gradients of the attention weights, so it gets the same share of pairs.
             if calls[previous].op == PRODUCT and backward.op != PRODUCT:
                 changed[previous] = _with_share(calls[previous], left, all_pairs, summed=False)
             last_by_pairs[owner] = index
@@ -151,7 +151,9 @@ def pairs_left(
     arguments = given_to(formula, target, args, kwargs)
     query = arguments["query"]
     if query.is_nested:
-        raise NotImplementedError("the pairs of a nested tensor are counted from the shapes of its parts")
+        raise NotImplementedError(
+            "no mask is read for a nested tensor: its query-key pairs are counted from the shapes of the tensors inside it"
+        )
     batch, n, s = sizes_of(formula, target, arguments, out)
     corner = corner_of(arguments)
     starts = [arguments[name] for name in STARTS if arguments.get(name) is not None and arguments[name].numel()]

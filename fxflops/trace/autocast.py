@@ -137,8 +137,8 @@ class Autocast:
                 fakes = [FakeTensor(mode, t, self._device) if t.is_meta else t for t in plain]
                 args, kwargs = fill(template, *fakes)
                 seen = _Casts(fakes)
-                # It is safe to suppress errors. Without autocast, mixed dtypes may raise. With autocast, a call makes all its
-                # casts before it can raise.
+                # Errors can be ignored. Without autocast, mixed dtypes may raise an error.
+                # With autocast, a call makes all its casts before it can raise an error.
                 with seen, suppress(Exception):
                     out = func(*args, **kwargs, **more)
                     return seen, out.dtype if isinstance(out, torch.Tensor) else None
@@ -152,8 +152,8 @@ class Autocast:
                     return Cast(casts.dtypes[0], of_views=not casts.of_tensors)
                 if result is None or own_result is None or result is own_result:
                     return None
-                # For sums, products and norms autocast does not cast, but passes the dtype to compute in. A function that
-                # calls a sum, product or norm may have no argument ``dtype``: then cast its tensors.
+                # For sums, products and norms, autocast passes the dtype to compute in, instead of casting tensors.
+                # A function that calls a sum, product or norm may have no argument ``dtype``. In this case, cast the function's tensors.
                 return Cast(result, by_argument=run(dtype=result)[1] is result)
 
 

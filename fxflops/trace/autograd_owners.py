@@ -124,7 +124,7 @@ class AutogradOwners(Owners):
         is not recorded in ``owner_of``.
         """
         node = current_autograd_node()
-        # A node that adds to a parameter's .grad has no owner: use the owner of the node that computed the gradient.
+        # A node that adds to a parameter's .grad belongs to no forward call. Use the forward call of the node that computed the gradient.
         if node is not None and not _accumulates(node):
             self._latest_owner = node.metadata.get(self._key, self._latest_owner)
         if self._latest_owner is None:

@@ -128,7 +128,7 @@ class CallRunner(ThreadPart):
             not isinstance(function, PYTHON_FUNCTIONS) for function in callables_in((args, kwargs))
         )
         if is_control_flow(func) or self._registry.find(func) is not None or not calls_other_callables:
-            # All modes are off here; each wrapped function turns our modes on again while it runs.
+            # All modes are off here. Wrap the functions among the arguments, so that each function turns fxflops's modes on while it runs.
             args, kwargs = with_callables((args, kwargs), self._observed_inside)
             # A control flow operator calls torch functions to slice rows and stack results: track the outputs of these functions.
             is_tracked = is_control_flow(func)
@@ -137,8 +137,8 @@ class CallRunner(ThreadPart):
                 ResultsMode(self._recording.track) if is_tracked else nullcontext(),
             ):
                 return self._stopwatch.run(python_kernel(func), args, kwargs)
-        # Operators and modules are not wrapped, since the higher-order operator inspects them. Its kernel calls them with the
-        # function mode on, but without a dispatch mode: many higher-order operators refuse to run under a dispatch mode.
+        # Do not wrap operators and modules, since the higher-order operator inspects them. Observe their calls by the function mode only.
+        # Leave the dispatch mode off, because many higher-order operators refuse to run under a dispatch mode.
         args, kwargs = with_callables((args, kwargs), self._observed_inside, PYTHON_FUNCTIONS)
         with self._state.within(False, True), self._functions_observed():
             return self._stopwatch.run(dispatched, (func, args, kwargs), {}, work=func)

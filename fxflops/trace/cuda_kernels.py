@@ -192,7 +192,7 @@ def _layer(mode: int, cells: bool) -> Any:
         hidden, cell = states if cells else (states, None)
         width = hidden.shape[-1] if cell is None else cell.shape[-1]
         projected = hidden.shape[-1] if hidden.shape[-1] != width else 0
-        # On a GPU all weights are already in one buffer, so this buffer needs no extra memory.
+        # On a GPU, all weights are already in one buffer. So pass an empty weight buffer, which takes no extra memory.
         buffer = weights[0].new_empty(0)
         out, hidden, cell, *_ = torch.ops.aten._cudnn_rnn.default(
             input, [*weights], len(weights) // (num_layers * (2 if bidirectional else 1)), buffer,

@@ -109,7 +109,7 @@ class DeviceKernels:
         """Return the result of a composite call on meta tensors; NotImplemented for any other call."""
         is_operator, func = func in SPELLED_BY_OPERATOR, SPELLED_BY_OPERATOR.get(func, func)
         whole_kernel = self._whole.get(func)
-        # With gradients off, functions use their shape rule instead. Operators cannot, because meta decomposes them first.
+        # With gradients off, the results of functions come from shape rules instead. Operators have no rules here: meta decomposes them first.
         if whole_kernel is not None and (torch.is_grad_enabled() or is_operator) and not transformed():
             return whole_kernel(*args, **kwargs)
         if func not in COMPOSITES:
@@ -165,7 +165,7 @@ class DeviceKernels:
         named = {**dict(zip(NAMES, args, strict=False)), **kwargs}
         named.pop("enable_gqa", None)  # the fused operator has no such parameter
         mask, query = named.get("attn_mask"), named["query"]
-        # torch first reshapes or converts such arguments, so it makes other calls besides the fused operator below.
+        # torch first reshapes or converts such arguments, so it calls other operators before the fused operator below.
         if query.ndim != 4 or (mask is not None and (not mask.is_floating_point() or named.get("is_causal"))):
             return self._decompose(func, template, tensors)
         flash_template, passed_tensors = template_of(((), named))
@@ -186,8 +186,8 @@ class DeviceKernels:
             plain_tensors = [tensor.detach() for tensor in tensors]
         if self.is_absent() or (func in RECURRENT and is_packed(template[0])):
             func = STAND_INS.get(func, func)
-        # Save nothing for a backward pass in this trial run: the real call saves its own tensors, and a checkpoint around the
-        # call must not see the tensors of the trial run.
+        # Let autograd save nothing in this trial run, because the real call saves its own tensors.
+        # A checkpoint around the call must not see the tensors of the trial run.
         unsaved = saved_tensors_hooks(lambda t: None, torch.Tensor)
         with disable_current_modes(), unsaved, fake_errors_unlogged(), FakeTensorMode() as mode:
             fakes = [
@@ -199,7 +199,7 @@ class DeviceKernels:
                 out = func(*args, **kwargs)
             if out is NotImplemented:
                 return None
-            # Copy the lists now: tensors that are still alive are freed below, and would be added to the last call's list.
+            # Copy the lists of freed tensors now. Tensors that are still alive are freed below, and would be added to the last call's list.
             calls = [call._replace(freed=[*call.freed]) for call in recorded.calls]
             result, returned = template_of(out)
             numbers = [recorded.numbers.get(id(tensor)) for tensor in returned]

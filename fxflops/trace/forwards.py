@@ -67,8 +67,8 @@ class ObservedModule:
                 attributes[CALL_ATTRIBUTE] = self.compiled_call
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        # Code that copies a module's attributes one by one, as the library higher does, also copies this stand-in. So read which
-        # module is called from the caller's frame, torch's _wrapped_call_impl.
+        # Code that copies a module's attributes one by one, as the library higher does, also copies this object to the other module.
+        # So find the called module among the local variables of the caller, torch's _wrapped_call_impl.
         module = self.module
         called = sys._getframe(1).f_locals.get("self", module)
         return self.call(self, *args, **kwargs) if called is module else called._call_impl(*args, **kwargs)
@@ -106,7 +106,7 @@ def hidden_kernels(module: nn.Module) -> list[str]:
     if not isinstance(module, ScriptModule):
         return [GRAPH] if has_graph(module) else []
     graph = getattr(module, "inlined_graph", None)
-    # Do not find the operators by printing the graph: printing a constant runs operators, which would reach our modes.
+    # Do not print the graph to find its operators: printing a constant runs operators, and fxflops would observe these operators.
     return [] if graph is None else [kind for kind in kinds_of_nodes(graph) if kind.lower().startswith(ONEDNN)]
 
 

@@ -109,7 +109,7 @@ class FunctionCalls(ThreadPart):
             and operation.op in ATTENTIONS
             and len(tensors_given((args, kwargs))) > QUERY_KEY_VALUE
         ):
-            # The number of pairs that a mask keeps depends on the mask's values, which may differ from the first call's.
+            # The number of pairs that a mask keeps depends on the mask's values. They may differ from the mask's values in the first call.
             operation = self._recording.with_mask_of(operation, func, args, kwargs, out)
         path, open_calls = self._shared.path, self._stack.open
         if open_calls:
@@ -151,7 +151,7 @@ class FunctionCalls(ThreadPart):
         if is_importing_compiler():
             with unseen():
                 return self._stopwatch.run(func, args, kwargs)
-        # DTensor infers shapes, or a higher-order operator traces a function that it runs later: neither computes.
+        # DTensor is inferring shapes, or a higher-order operator is tracing a function to run it later. So this call computes nothing.
         if self._state.aten.is_faking() or (self._state.in_higher_order and is_tracing()):
             return self._stopwatch.run(func, args, kwargs)
         if transformed():
@@ -165,7 +165,7 @@ class FunctionCalls(ThreadPart):
             args = world.tensors.holding_gradient(func, args)
         else:
             args, kwargs = world.tensors.replace(args, kwargs, func)
-            # Autograd and checkpoint compare the devices of meta tensors, so they need the true answer.
+            # Autograd and checkpoint compare the devices of meta tensors, so let torch return the true device, meta.
             if world.is_meta and not (
                 self._owners.follows_backward and (self._phases.now() == BACKWARD or is_comparing())
             ):

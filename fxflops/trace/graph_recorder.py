@@ -227,7 +227,7 @@ class GraphRecorder(GraphListener):
                 operator.getitem if kind == "item" else getattr, (node, self._argument(key))
             )
             node.meta.update({k: v for k, v in origin.node.meta.items() if k == "nn_module_stack"})
-        # Remember that the tensor is the value of this last node, so that it is unpacked only once.
+        # Store this last node as the tensor's origin, so that the tensor is unpacked only once.
         self._origins[id(tensor)] = _Origin(weakref.ref(tensor), node, ())
         return node
 

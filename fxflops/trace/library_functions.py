@@ -213,7 +213,7 @@ def _replace(name: str) -> _Replaced | None:
 
 def _replace_code(name: str, function: FunctionType) -> _Replaced | None:
     code = function.__code__
-    # A copy with the current code, since the function itself gets other code below.
+    # Copy the function with its current code, because the function itself gets other code below.
     original = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
     original.__kwdefaults__ = function.__kwdefaults__
     handing_over = _code_handing_over(name, code)

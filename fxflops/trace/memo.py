@@ -82,7 +82,7 @@ class Recipe:
         self.sequence = sequence
         self.is_part = is_part
         places = {form.place for form in argument_forms}
-        # A view is made by running the call, and a view of a real tensor would be real, too. New tensors need no arguments.
+        # Running the call makes a view, and a view of a real argument would be a real tensor. New tensors are made without the arguments.
         self.needs_stand_ins = (REAL in places and len(places) > 1) or (returns is VIEWS and OWN in places)
         self.names_device = False
 
@@ -130,7 +130,7 @@ class NewCall(NamedTuple):
         """Return the positional and the keyword arguments, with a spec in place of each tensor. Both are read from the key."""
         if not self.kwargs:
             return _specs_of(self.key[len(self.key) - len(self.args) :]), EMPTY_MAPPING
-        # A key ends with the keyword arguments: the mark, their names, their values.
+        # At the end of a key are a mark, the names of the keyword arguments, and the values of the keyword arguments.
         end = len(self.key) - 2 * len(self.kwargs) - 1
         values = _specs_of(self.key[-len(self.kwargs) :])
         return _specs_of(self.key[end - len(self.args) : end]), dict(zip(self.kwargs, values, strict=True))

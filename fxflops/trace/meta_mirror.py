@@ -79,8 +79,8 @@ HOLDING = {torch.strided, torch.jagged, *SPARSE}
 """The layouts that sparse and nested tensors may have; their inner shapes depend on values. (A nested tensor may be strided.)"""
 PACKING = frozenset("_pack_padded_sequence _pad_packed_sequence lstm gru rnn_tanh rnn_relu".split())
 """Functions and operators that take lengths, or batch sizes of packed sequences, always on the CPU."""
-CUT = "a tensor that was written to on the meta device would get no gradient from an autograd.Function that takes it"
-GROWS = "the new shape of an empty tensor passed as out= is known only after the result has been computed"
+CUT = "the model writes to a tensor and passes it to an autograd.Function: on the meta device, this tensor would get no gradient"
+GROWS = "the model passes an empty tensor as out=, and the new shape of this tensor is known only after the result has been computed"
 RECAST = "the model writes to a view whose dtype differs from its base's: a meta tensor cannot be such a view"
 HOLDS = "the shapes inside a sparse or nested tensor depend on values, and tensors on the meta device have no values"
 
@@ -111,7 +111,7 @@ class MetaMirror(ModelTensors):
         self.keeps_lengths = (
             False  # True only for a GPU: a CPU computes packed sequences step by step, as a real run shows
         )
-        # Set by the meta world, to update the run's live storages.
+        # The meta world sets these two functions, to update the run's live storages.
         self.on_mirrored: Callable[[torch.Tensor, torch.Tensor], None] = lambda *_: None
         self.on_stranger: Callable[[torch.Tensor], None] = lambda _: None
         self._is_held = is_held
@@ -123,7 +123,7 @@ class MetaMirror(ModelTensors):
         self._pairs: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
         self.registered: dict[int, tuple[weakref.ref[torch.Tensor], Form | None]] = {}
         self.form_of = form_of or cache(Form)
-        # The forms of the state's tensors, by id.
+        # From the id of each tensor in the model's state to the tensor's Form.
         self._own_forms: dict[int, Any] = {key: self.read(tensor) for key, tensor in self._state.items()}
         self._invalid: dict[int, Any] = {}
         if None in self._own_forms.values():
@@ -199,7 +199,7 @@ class MetaMirror(ModelTensors):
             if not is_dense(tensor) and tensor.layout in HOLDING:
                 raise NotImplementedError(HOLDS)
             base = self._base_of(tensor)
-            # Leave inference mode: the meta tensor may be used after the block, when gradients flow through it.
+            # Make the meta tensor outside inference mode: it may be used after the inference_mode block, when gradients flow through it.
             outside_inference_mode = (
                 torch.inference_mode(tensor.is_inference()) if torch.is_inference_mode_enabled() else nullcontext()
             )

@@ -142,7 +142,7 @@ class MetaWorld(World):
         self._autocast = Autocast(self.device, self._mirror.is_weight, track)
         self._mirror.on_mirrored = storages.move
         if self.observe_dispatch:
-            # All tensors that the forward makes are seen, so an unknown tensor existed before the run, in a closure or a slot.
+            # The observer sees all tensors that the forward makes. So an unknown tensor existed before the run, in a closure or a slot.
             # In a backward pass an unknown tensor may be new: autograd makes some tensors itself.
             def enter_stranger(tensor: torch.Tensor) -> None:
                 if current_graph_task_id() == -1:
@@ -271,7 +271,7 @@ class MetaWorld(World):
                 key, Recipe(Operation(op, func, args, kwargs, None), NOTHING, argument_forms=argument_forms)
             )
         rule = rule_for(SPELLED_BY_OPERATOR.get(func, func))  # torch.ops.aten.lstm has the rule of torch.lstm
-        # If all its tensors have values, a call must compute values, which a rule cannot.
+        # If all tensors of a call have values, the call must run to compute the result's values. A shape rule cannot compute values.
         if rule is None or all(form.place is REAL for form in argument_forms):
             return None
         specs, kwspecs = call.argument_specs()
@@ -351,8 +351,8 @@ class MetaWorld(World):
             try:
                 out = func(*args, **kwargs)
                 view = self._view_of(args, out)
-                # A call that makes a tensor may make intermediate tensors, as cartesian_prod does: run it again, and track them.
-                # That run also checks whether the device has a kernel for operands of several dtypes.
+                # A call that returns a new tensor may also make intermediate tensors, as cartesian_prod does. Run the call again to track them.
+                # The second run also checks whether the device has a kernel for operands of several dtypes.
                 is_new = view is None and type(out) is torch.Tensor and not (args and out is args[0])
                 if is_new and not (len(dtypes) == 1 and is_one_operator(func)):
                     out = run_tracked(func, args, kwargs)
@@ -435,10 +435,10 @@ class MetaWorld(World):
     def _learn(self, call: NewCall, operation: Operation, out: Any, memory_effect: MemoryEffect, is_part: bool) -> None:
         args, kwargs, argument_forms = call.args, call.kwargs, forms_in(call.key)
         returns, forms, sequence = self._result(args, kwargs, out)
-        # An in-place call such as x.unsqueeze_(0) has changed the shape of its argument.
+        # Do not add an in-place call to the memo if it has changed the shape of its argument, as x.unsqueeze_(0) does.
         if returns is FIRST_ARGUMENT and self._mirror.read(args[0]) is not argument_forms[0]:
             return
-        # A call that leaves more memory behind than its result keeps other tensors alive; a result from the memo would not.
+        # If a call leaves more memory in use than its result, it keeps other tensors alive. The memo cannot make these tensors.
         result_bytes = sum([form.nbytes for form in forms]) if returns is NEW else 0
         if not returns or memory_effect.bytes_left != result_bytes or operation.op in UNINITIALIZED:
             return
@@ -509,7 +509,7 @@ class MetaWorld(World):
             self._storages.add_transients(recipe.transients)
         if recipe.returns is NEW:
             return self._new_tensors(recipe)
-        # The tensor may come from an unobserved call, so it is tracked here.
+        # An unobserved call may have made the tensor, so track the tensor here.
         return self._track(args[0] if recipe.returns is FIRST_ARGUMENT else func(*args, **kwargs))
 
     def _new_tensors(self, recipe: Recipe) -> Any:

@@ -65,7 +65,7 @@ class FunctionMode(TorchFunctionMode):
         observer, stopwatch = self._observer, self._observer.stopwatch
         in_python = type(func) is FunctionType
         stopped = stopwatch.stop(OF_PYTHON if in_python else OF_BUILTIN)
-        # A Python function passes itself to the mode from its own body. If other code passes it, that code may be a copy of its body.
+        # Usually the body of a Python function passes the function to this mode. Any other code may be a library's copy of the body.
         if in_python and sys._getframe(2).f_code is not func.__code__:
             func, args, kwargs = copied_function_body(sys._getframe(2), observer.bodies) or (func, args, kwargs)
         try:

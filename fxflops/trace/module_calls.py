@@ -108,7 +108,7 @@ class ModuleCalls(ThreadPart):
             self._begin_module(module, args, kwargs)
         finally:
             if stopped:
-                # If guards have turned the modes off, no handler runs before this call ends: all device work until then is the module's.
+                # If guards have turned the modes off, no handler runs until this call ends. So all device work until then belongs to the module.
                 open_calls = self._stack.open
                 is_unseen = bool(open_calls and open_calls[-1].guards)
                 self._stopwatch.go(type(module) if is_unseen else None)
@@ -162,7 +162,7 @@ class ModuleCalls(ThreadPart):
             self._recording.enter_earlier_tensors(
                 (*args, *module._parameters.values(), *module._buffers.values()), kwargs
             )
-        # Where forwards are skipped, _call_leaf has looked the call up already.
+        # If the world skips forwards, _call_leaf has already looked up the call in the memo.
         looks_up = world.memo is not None and not world.skips_forwards and not module._modules
         if not (looks_up and self._learning.memo_applies(in_handler=False)):
             self._state.call_operators.clear()
@@ -364,7 +364,7 @@ class ModuleCalls(ThreadPart):
         out, operation, _ = self._world.repeat_call(
             recipe, type(module).forward, args, kwargs, self._runner.run_timed, module
         )
-        # The operation is never None here: forwards are skipped only on meta, where the recipe makes the result.
+        # The operation is never None here: forwards are skipped only on meta, where the memo's recipe makes the result.
         assert operation is not None
         # Forwards are skipped only if gradients are off, so there are no autograd nodes to assign, and the phase is the forward.
         self._call_log.add(operation, path, None, FORWARD)

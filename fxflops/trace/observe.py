@@ -158,8 +158,8 @@ class Observer:
         """From now on, assign calls outside all modules to the module at this path, because one of its graph nodes runs next."""
         self._shared.path = path
 
-    # Module calls of any thread, seen by hooks. If another thread runs the model while hooks are set or removed, the hooks may be
-    # called without kwargs, or after the run is over.
+    # These hooks observe module calls in all threads. While the hooks are set or removed, another thread may run the model.
+    # Then PyTorch may call the hooks without kwargs, or after the run is over.
 
     def _pre_hook(self, module: nn.Module, args: Any, kwargs: Any = None) -> None:
         if threading.get_ident() == self._thread:

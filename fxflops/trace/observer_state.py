@@ -77,7 +77,7 @@ class SharedState:
         self.spelling = Spelling()
         self.unwritten = Unwritten()
         self.threads = Threads()
-        # Copies of Python functions whose bodies run under observation: functions that a library copied from torch, and torch's own.
+        # Copies of Python functions whose bodies are observed while they run. The functions are torch's own, or a library copied them from torch.
         self.bodies: Bodies = {}
         self.without_guard = cache(without_torch_function_guard)
         self.announce_writes = before_write_hook(
@@ -118,9 +118,10 @@ class ThreadState:
         self.is_learning_function = False
         # True while a library function's backward runs: the calls of its autograd nodes are part of the backward.
         self.in_library_backward = False
-        # The function that dispatches the operators being recorded, if any.
+        # The function whose operators are now being recorded; None if there is no such function.
         self.dispatcher: Any = None
-        # Python functions that are running with their bodies observed. If such a function calls itself, the operators of the inner call are recorded.
+        # Python functions that are running while their bodies are observed.
+        # If such a function calls itself, the operators of the inner call are recorded.
         self.bodies_under_way: set[Any] = set()
         # The operators of the current call, kept in case checkpoint stops the call halfway: see Recording.call_raised.
         self.call_operators: list[tuple[Any, CallSpecs]] = []

@@ -38,11 +38,11 @@ class OperatorCalls(ThreadPart):
             key = key_tensors = recipe = None
             world = self._world
             is_call = not (self._state.in_call or self._state.inside_leaf())
-            # If no model has been called in this run, a backward pass uses activations from before the run. After a model call,
-            # unknown tensors were made unseen within the run, e.g. DDP's buckets or the buffers of collectives.
+            # If no model has been called in this run, a backward pass uses activations from before the run.
+            # After a model call, unknown tensors come from unobserved code within the run, e.g. DDP's buckets or the buffers of collectives.
             if is_call and world.is_block and not self._shared.has_called:
                 self._recording.enter_earlier_tensors(args, kwargs)
-            # While a function is being learned, do not look up its operators: they will not run again.
+            # While the memo learns a function, do not look up the function's operators: the next call of the function will not run them.
             if world.memo is not None and not (
                 self._unwritten.storages or (self._state.is_learning_function and not is_call)
             ):
@@ -115,7 +115,7 @@ class OperatorCalls(ThreadPart):
             node_args = self._recording.node_arguments(args, kwargs)
             start = self._stopwatch.now()
             out = self._runner.run(func, args, kwargs)
-            # A higher-order operator is not recorded, since the calls inside it are; a query computes nothing.
+            # Do not record a higher-order operator, since the calls inside it are recorded. Do not record a query, since it computes nothing.
             is_recorded = not isinstance(func, HigherOrderOperator) if formula is None else formula.reason != QUERY
             if is_recorded:
                 call_specs = specs, kwspecs, self._recording.result(formula, func, original, out)

@@ -63,7 +63,7 @@ class Phases:
         self.ran_backward = False
         # The number of open optimizer steps: a step may call the step of another optimizer, or super().step().
         self._open_steps = 0
-        # Whether the closure of a step is running.
+        # Whether a closure that was passed to an optimizer's step is running.
         self._in_closure = False
         # The open ranges of torch's profiler, outermost first: the optimizer if the range is a step, otherwise None.
         self._open_ranges: list[Optimizer | None] = []

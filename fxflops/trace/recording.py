@@ -45,7 +45,7 @@ class Recording(ThreadPart):
 
     def add_repeated(self, operation: Operation, path: str, seconds: float | None, origin: str, owned: Any) -> None:
         """Record a call whose operation is known. ``owned`` has the result, and the arguments, which the call may have written to."""
-        # Where the dispatch mode is off, there is no backward pass.
+        # A run without the dispatch mode has no backward pass.
         phase = self._phases.now() if self._world.observe_dispatch else FORWARD
         self._call_log.add(operation, path, seconds, phase, origin)
         if torch.is_grad_enabled():
@@ -72,7 +72,7 @@ class Recording(ThreadPart):
         if type(func) is LibraryFunction:
             return self._library.result_of(formula, func, arguments, out)
         if formula is not None and formula.op in ATTENTIONS:
-            # The backward pass reuses its forward's pairs.
+            # Read a mask only for the forward: the backward pass of attention reuses the number of pairs that the forward recorded.
             must = self._shared.must_read_masks and formula.op == ATTENTION
             return self._shared.masks.with_pairs_left(
                 formula, func, self._world.tensors.current_arguments(arguments), out, must

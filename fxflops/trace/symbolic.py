@@ -50,7 +50,7 @@ class SymbolicTracer(fx.Tracer):
         is_of_this_model = any(
             isinstance(value, fx.Proxy) and value.tracer is self for value in (*args, *kwargs.values())
         )
-        # A thread of this model may write to the model.
+        # Another thread that runs this model may write to the model's tensors.
         with BeforeWriteMode(self.before_write) if is_of_this_model else nullcontext():
             return forward(*args, **kwargs)
 
@@ -125,7 +125,7 @@ def symbolic(
     tracer = SymbolicTracer(registry, constants, called)
     tracer.record_stack_traces, tracer.before_write = stack_traces, before_write
     try:
-        # The lock is needed because each of two tracers would restore methods that the other has replaced.
+        # Let only one tracer run at a time. Of two tracers, each would restore methods that the other tracer has replaced.
         with locked([fx.Tracer]), BeforeWriteMode(before_write):
             graph = tracer.trace(model.roots.get("", model) if isinstance(model, Called) else model)
             tracer.restore_attributes()
@@ -139,8 +139,8 @@ def symbolic(
             advice="record",
         ) from error
     finally:
-        # torch.fx leaves a tracer in reference cycles, so delete its attributes. Keep the two that another thread may still read, in
-        # a call that began while nn.Module's methods were replaced.
+        # torch.fx leaves a tracer in reference cycles, so delete the tracer's attributes, except for ``_thread`` and ``before_write``.
+        # Another thread may still read these two attributes, in a call that began while nn.Module's methods were replaced.
         for name in vars(tracer).keys() - {"_thread", "before_write"}:
             delattr(tracer, name)
         tracer.before_write = lambda value: None

@@ -40,7 +40,7 @@ class ThreadObserver:
 
     def __init__(self, shared: SharedState, state: ThreadState, new_stopwatch: Callable[[], Stopwatch]) -> None:
         self._shared, self.state, self._new_stopwatch = shared, state, new_stopwatch
-        # A part is made after the parts that it uses.
+        # Create each part of the observer after the parts that it uses.
         library, learning = LibraryCalls(shared, state), Learning(shared, state)
         self.recording = recording = Recording(shared, state, library)
         runner = CallRunner(shared, state, recording, library)
@@ -98,7 +98,7 @@ class ThreadObserver:
 
     def _task(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap a function for another thread, so that it is observed there as part of the module calls that are open now."""
-        # A block observes other threads only inside models.
+        # In a profile block, observe the function in the other thread only if a module call is open in this thread.
         if self._shared.world.is_block and not self.state.stack.open:
             return function
         return self._shared.threads.observed_task(self, self.state.stack.copy(), function)

@@ -56,7 +56,7 @@ def before_write_hook(
             before_write(args, is_new)
         elif writes(func, kwargs):
             name = getattr(getattr(func, "__self__", None), "__name__", "")
-            # x.data = y does not change the old memory of x.
+            # The assignment x.data = y gives x other memory. It does not write to the old memory of x.
             replaces_memory = getattr(func, "__name__", "") == "__set__" and name not in ("real", "imag")
             before_write(args[1:] if replaces_memory else (args, kwargs), is_new)
 

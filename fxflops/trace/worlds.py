@@ -128,7 +128,7 @@ class World:
         """Return whether a call that is recorded as a whole may make intermediate tensors that are not seen."""
         return False
 
-    # The memo: these methods are called only if the world has a memo
+    # Methods for the memo, which are called only if the world has a memo
 
     def prepare_memo(self, in_handler: bool) -> bool:
         """Make the memo the one for torch's current settings, and return whether it may be used in this thread now.

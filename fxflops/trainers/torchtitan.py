@@ -38,7 +38,7 @@ def terms_with_windows(source: Source, lengths: tuple[int, ...]) -> Terms:
     recurrent = layer_kinds(config).count("linear_attention")
     if recurrent:
         heads, key, value = (read(config, name) for name in DELTA_RULE)
-        # A token reads, updates and queries the state: three products.
+        # For each token, the layer reads, updates and queries the state. Each of these steps is one product.
         found["linear attention"] = found.get("linear attention", 0) + 6 * 3 * heads * key * value * tokens * recurrent
     return found
 

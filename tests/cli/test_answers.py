@@ -93,7 +93,7 @@ def test_a_trace_of_torchs_profiler_is_shown_as_a_report_is(tmp_path: Path, name
     ("command", "said"),
     [
         ("roofline model.py:make", "file not found"),
-        ("training-run hf:LlamaForCausalLM --tokens many --device H100", "is not a number with a unit"),
+        ("training-run hf:LlamaForCausalLM --tokens many --device H100", "is not a number with one of the units"),
         ("training-run hf:LlamaForCausalLM --tokens 15T", "give --device CARD"),
         ("estimate megatrn hf:LlamaForCausalLM --lengths 8", "did you mean megatron"),
         ("estimate megatron hf:LlamaForCausalLM", "give --lengths"),

@@ -492,7 +492,10 @@ def test_a_saved_report_is_explained_and_recounted() -> None:
     assert out("explain a.json torch_flops fvcore").startswith("torch_flops 48   fvcore 24")
     assert out("check a.json --max-flops 24").startswith("ok    FLOPs")
     assert invoke("check a.json --max-flops 24 --convention torch_flops").exit_code == 1
-    assert "which only allows --convention and --attention" in invoke("check a.json --max-flops 24 --batch 2").stderr
+    assert (
+        "for which only the options --convention and --attention work"
+        in invoke("check a.json --max-flops 24 --batch 2").stderr
+    )
 
 
 @pytest.mark.parametrize(
@@ -584,7 +587,7 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
         ("run resnet50", "unknown model 'resnet50' (did you mean timm:resnet50?)"),
         ("run timm:resnet5", "timm has no model 'resnet5' (did you mean resnet5"),
         ("run timm:vit_b", "timm has no model 'vit_b' (did you mean vit_base_"),
-        ("run timm:", "timm: lacks the name of a model. A model is one of"),
+        ("run timm:", "expected the name of a model after 'timm:'. A model is one of"),
         (
             "run .",
             ". is a directory without a config.json: pass a model's folder, which has a config.json, or your own model as FILE.py:NAME",
@@ -668,7 +671,7 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
         ("diff model.py:with_args", "Missing argument 'OTHER'"),
         ("diff none.json model.py:with_args", "file not found: 'none.json'"),
         ("check model.py:with_args", "no budget to check: give a limit (--max-flops"),
-        ("check model.py:with_args --max-flops 4Q", "'4Q' is not a number with a unit of k, M, G"),
+        ("check model.py:with_args --max-flops 4Q", "'4Q' is not a number with one of the units k, M, G"),
         ("check model.py:with_args --max-memory 2G", "2GiB, 500MB"),
         ("check model.py:with_args --max-time 1s --device meta", "cannot check the limit for time"),
         ("ops sofmax", "did you mean softmax"),

@@ -151,7 +151,7 @@ def test_processes_that_are_not_brought_together_print_once(monkeypatch: pytest.
     first = invoke(command)
     assert (first.stdout, alone.stderr) == (alone.stdout, "")
     assert (
-        "joins no process group: each of the 2 processes counted the whole model, and only rank 0 prints"
+        "does not initialize torch.distributed: each of the 2 processes counted the whole model, and only rank 0 prints"
         in first.stderr
     )
     monkeypatch.setenv("RANK", "1")
@@ -220,7 +220,7 @@ def test_options_are_of_the_side_that_is_a_model() -> None:
         assert (found["a"], found["b"]) == macs
     result = invoke("diff i.json i.json --input 4,8")
     assert result.exit_code == 2
-    assert "which only allows --convention and --attention" in result.stderr
+    assert "for which only the options --convention and --attention work" in result.stderr
 
 
 def test_columns_of_two_views() -> None:

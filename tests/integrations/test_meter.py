@@ -349,7 +349,12 @@ def test_a_sharded_model_needs_a_form_and_is_never_counted() -> None:
         model(ids).sum().backward()
     assert meter.read()["flops_so_far"] > 0
     model.net.requires_grad_(False)
-    with pytest.warns(UserWarning, match="sharded over ranks, and the closed form does not hold"), meter.step():
+    with (
+        pytest.warns(
+            UserWarning, match="sharded over ranks, so it can only be counted by its closed form, which does not hold"
+        ),
+        meter.step(),
+    ):
         model(ids).sum().backward()
     assert "mfu" not in meter.read()
     meter = metered(model, closed_form=form)

@@ -171,7 +171,7 @@ NOT_MODELS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a pipeline": (pipeline, r"a diffusers pipeline, FluxPipeline: count one of its models, \w+/vae \(AutoencoderKL\)"),
     "custom code": (
         lambda path: folder(path, config={"model_type": "mine", "architectures": ["Mine"], "auto_map": {"AutoModel": "m.Mine"}}),
-        r"names custom code \(auto_map\): transformers has no model_type 'mine'; custom code is not run",
+        r"names custom code \(auto_map\): transformers has no model_type 'mine'; fxflops does not run custom code",
     ),
     "a custom class": (
         lambda path: folder(path, config={**LLAMA, "architectures": ["Mine"], "auto_map": {"AutoModel": "m.Mine"}}),

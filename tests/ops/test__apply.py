@@ -116,7 +116,8 @@ def test_a_positional_parameter_with_the_name_of_a_later_one_is_refused(args: An
         return int(weight.numel())
 
     with pytest.raises(
-        fxflops.FormulaError, match="positional parameter 'weight' gets the op's argument 'input': write 'weight' after"
+        fxflops.FormulaError,
+        match="parameter 'weight' gets the op's argument 'input', because both have the same position: write 'weight' after",
     ):
         fxflops.count(Product(), (X, W), formulas={F.linear: wrong})
     assert fxflops.count(Product(), (X, W), formulas={F.linear: right}).total_flops == W.numel()

@@ -162,7 +162,7 @@ def test_what_does_not_fit_names_the_next_call() -> None:
 
 
 def test_a_cpu_has_no_caching_allocator() -> None:
-    with pytest.raises(InputError, match=r"cpu has no caching allocator: report\.max_memory is the peak"):
+    with pytest.raises(InputError, match=r"cpu has no caching allocator: use report\.max_memory, the peak"):
         report().reserved("cpu")
 
 

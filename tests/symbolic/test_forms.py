@@ -90,7 +90,7 @@ def test_outside_its_domain_the_reason_is_said(sizes: Any, message: str) -> None
         ("flops", {"phase": "sideways"}, "unknown phase"),
         ("flops", {"module": "layer.fx"}, r"unknown module 'layer.fx' \(did you mean layer.fc"),
         ("flops", {"operator": "conv"}, "unknown operator"),
-        ("bytes", {}, "no closed form of bytes for Net: not a polynomial"),
+        ("bytes", {}, "no closed form of bytes for Net: the values are not a polynomial"),
     ],
 )
 def test_unknown_names_are_refused(what: str, options: dict[str, str], message: str) -> None:
@@ -119,7 +119,7 @@ def test_text() -> None:
 def test_what_is_no_polynomial_is_said_with_the_reason() -> None:
     said = "not a polynomial in batch, seq: the call at which memory peaks depends on the sizes"
     assert f"bytes at the peak {said}" in str(FORM).splitlines()
-    with pytest.raises(ClosedFormError, match=f"^no closed form of memory for Net: {said}$"):
+    with pytest.raises(ClosedFormError, match=f"^no closed form of memory for Net: the values are {said}$"):
         FORM.evaluate("memory", batch=1, seq=8)
 
 

@@ -68,7 +68,7 @@ def test_gradients_are_wanted_as_before() -> None:
         ({"x": {1: 2 * Dim("n")}}, "no value of n gives this length"),
         ({"x": None}, "names no size"),
         ("batch", "must map inputs to dims"),
-        ({"y": {"k": {0: "b"}}}, "has no part 'k'"),
+        ({"y": {"k": {0: "b"}}}, "has no entry 'k'"),
     ],
 )
 def test_wrong_shapes_are_refused(shapes: Any, message: str) -> None:
