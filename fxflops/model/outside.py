@@ -11,6 +11,7 @@ from __future__ import annotations
 import dis
 import gc
 import operator
+from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import cache, lru_cache, partial
 from itertools import chain
@@ -22,10 +23,10 @@ from torch import fx, nn
 
 from .generators import Generator, generator_of
 from .modules import all_modules
-from .pytree import NOTHING, Place, attributes_in, slots_in, value_at, walk
+from .pytree import NOTHING, Place, attributes_in, is_object, slots_in, value_at, vars_of, walk
 from .reach import CELL, ENDS, LONGEST, set_at
 
-CONTAINERS = frozenset({dict, list, set})
+CONTAINERS = dict, list, set, deque
 CachedFunction: Any = type(lru_cache(len))
 DEPTH = 3
 """The search for tensors goes through at most this many levels of containers and objects."""
@@ -56,6 +57,7 @@ class Outside:
         self._classes: list[tuple[type, dict[str, Any]]] = []
         self._globals: list[tuple[dict[str, Any], str, Any]] = []
         self._cached: list[tuple[Any, int]] = []  # functions with an lru_cache, and how many results they have computed
+        self._empty: list[dict[str, Any]] = []  # the attributes of functions that have none: nearly all functions
         self._seen: set[int] = set()
         for cls in {base for module_class in classes for base in module_class.__mro__ if issubclass(base, nn.Module)}:
             if not cls.__module__.startswith("torch."):
@@ -71,7 +73,7 @@ class Outside:
             kind = type(value)
             if kind in PLAIN:
                 continue
-            if kind in CONTAINERS:
+            if issubclass(kind, CONTAINERS):
                 self._enter_container(value)
             elif issubclass(kind, torch.Tensor):
                 self.tensors.append(value)
@@ -82,12 +84,24 @@ class Outside:
             elif type(value) is CachedFunction:
                 self._enter_cached(value)
 
-    def _enter_container(self, value: Any) -> None:
-        if type(value) in CONTAINERS and len(value) <= LONGEST and id(value) not in self._seen:
-            self._seen.add(id(value))
-            self.containers.append(value)
-            if len(value) <= FEW:
-                self.tensors += [part for _, part in walk(value, DEPTH) if issubclass(type(part), torch.Tensor)]
+    def _enter_container(self, container: Any) -> None:
+        """Add a container to the search, with the containers, objects and tensors in it."""
+        if len(container) > FEW:
+            if len(container) <= LONGEST:
+                self._keep(container)
+            return
+        for _, part in walk(container, DEPTH):
+            if issubclass(type(part), torch.Tensor):
+                self.tensors.append(part)
+            elif issubclass(type(part), CONTAINERS):
+                self._keep(part)
+            elif is_object(part):
+                self._keep(vars_of(part))
+
+    def _keep(self, container: Any) -> None:
+        if id(container) not in self._seen:
+            self._seen.add(id(container))
+            self.containers.append(container)
 
     def _enter_users(self, function: FunctionType) -> None:
         """Add a function to the search, unless the function belongs to torch."""
@@ -107,8 +121,10 @@ class Outside:
         self._seen.add(id(function))
         contents: list[Any] = [*(function.__defaults__ or ())]
         if attributes := vars(function):
-            self._enter_container(attributes)
+            self._keep(attributes)
             contents += attributes.values()
+        else:
+            self._empty.append(attributes)
         for cell in function.__closure__ or ():
             content = value_at(CELL, cell)
             self._places.append((CELL, cell, content))
@@ -124,10 +140,10 @@ class Outside:
             if kind is FunctionType:
                 if value.__globals__ is file_globals:
                     self._enter_function(value)
-            elif kind is type:
+            elif issubclass(kind, type):
                 if id(value) not in self._seen and value.__module__ == file_globals.get("__name__"):
                     self._enter_class(value)
-            elif kind in CONTAINERS:
+            elif issubclass(kind, CONTAINERS):
                 self._enter_container(value)
             elif kind is CachedFunction:
                 self._enter_cached(value)
@@ -135,7 +151,7 @@ class Outside:
                 self.tensors.append(value)
             elif generator := generator_of(value):
                 self.generators.append(generator)
-            elif kind.__module__ == file_globals.get("__name__"):  # an object of a class of this file
+            else:
                 self._enter_value(value, DEPTH)
 
     def _enter_value(self, value: Any, depth: int) -> None:
@@ -166,7 +182,7 @@ class Outside:
         elif issubclass(kind, partial):
             for content in (value.func, *value.args, *value.keywords.values()):
                 self._enter_value(content, depth - 1)
-        elif kind in CONTAINERS:
+        elif issubclass(kind, CONTAINERS):
             self._enter_container(value)
         else:
             attributes, slots = attributes_in(value), slots_in(kind)
@@ -196,6 +212,9 @@ class Outside:
                     del file_globals[name]
                 else:
                     file_globals[name] = value
+        for attributes in filter(None, self._empty):
+            if holds_tensors(attributes):
+                attributes.clear()
         for function, misses in self._cached:
             # The garbage collector knows what a function references: the results in its cache, or a dict of them.
             if function.cache_info().misses != misses and holds_tensors(gc.get_referents(function)):

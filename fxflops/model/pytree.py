@@ -8,6 +8,7 @@ from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import itemgetter, methodcaller
+from threading import local
 from types import GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import Any, NamedTuple
 
@@ -88,6 +89,9 @@ def attributes_in(value: Any) -> dict[str, Any] | None:
         descriptor = vars(base).get("__dict__")
         if type(descriptor) in (GetSetDescriptorType, MemberDescriptorType):  # a member descriptor in SimpleNamespace
             return descriptor.__get__(value)  # type: ignore[no-any-return, union-attr]
+    if issubclass(type(value), local):  # its dict, another in each thread, has no descriptor
+        attributes: dict[str, Any] = local.__getattribute__(value, "__dict__")
+        return attributes
     return None
 
 

@@ -6,12 +6,15 @@ The oracles are a dispatch mode that follows storages, and the values before and
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import random
+import threading
+import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -394,3 +397,86 @@ def test_a_cache_without_new_tensors_keeps_its_items() -> None:
     before = model.table(x.device)  # type: ignore[operator]
     assert fxflops.count(model, x).by_operator().keys().isdisjoint({"cos", "outer"})
     assert cached_table(ROWS, x.device) is before
+
+
+class Store(type):
+    """A class whose class has a cache."""
+
+    tables: dict[Any, Any]
+
+    def __getitem__(cls, key: Any) -> Any:
+        return cls.tables[key]
+
+
+class Tables(metaclass=Store):
+    tables: ClassVar[dict[Any, Any]] = {}
+
+
+def attribute_of_function() -> None:
+    """Has an attribute that a forward sets."""
+
+
+DICT: dict[Any, Any] = {}
+NESTED: dict[str, Any] = {"tables": {}}
+IN_LIST: list[Any] = [SimpleNamespace()]
+ORDERED: Any = collections.OrderedDict()
+DEFAULT: Any = collections.defaultdict(list)
+LATEST: Any = collections.deque(maxlen=2)
+WEAK: Any = weakref.WeakKeyDictionary()
+NAMESPACE: Any = SimpleNamespace()
+OWN: Any = threading.local()
+CHAIN: Any = collections.ChainMap({})
+USERS: Any = collections.UserDict()
+
+
+def kept_in_items(cache: Any, key: Any, make: Callable[[], torch.Tensor]) -> Any:
+    if key not in cache:
+        cache[key] = make()
+    return cache[key]
+
+
+def kept_in_list(cache: Any, make: Callable[[], torch.Tensor]) -> Any:
+    if not cache:
+        cache.append(make())
+    return cache[0]
+
+
+def kept_in_attribute(cache: Any, make: Callable[[], torch.Tensor]) -> Any:
+    if not hasattr(cache, "table"):
+        cache.table = make()
+    return cache.table
+
+
+KEPT: dict[str, Callable[[nn.Module, Callable[[], torch.Tensor]], Any]] = {
+    "dict": lambda m, make: kept_in_items(DICT, 1, make),
+    "dict in a dict": lambda m, make: kept_in_items(NESTED["tables"], 1, make),
+    "object in a list": lambda m, make: kept_in_attribute(IN_LIST[0], make),
+    "ordered dict": lambda m, make: kept_in_items(ORDERED, 1, make),
+    "default dict": lambda m, make: kept_in_list(DEFAULT[1], make),
+    "deque": lambda m, make: kept_in_list(LATEST, make),
+    "weak keys": lambda m, make: kept_in_items(WEAK, m, make),
+    "namespace": lambda m, make: kept_in_attribute(NAMESPACE, make),
+    "thread's own": lambda m, make: kept_in_attribute(OWN, make),
+    "chain": lambda m, make: kept_in_items(CHAIN, 1, make),
+    "user's dict": lambda m, make: kept_in_items(USERS, 1, make),
+    "function": lambda m, make: kept_in_attribute(attribute_of_function, make),
+    "class with a metaclass": lambda m, make: kept_in_items(Tables.tables, 1, make),
+}
+
+
+class Keeping(nn.Module):
+    def __init__(self, keep: Callable[[nn.Module, Callable[[], torch.Tensor]], Any]) -> None:
+        super().__init__()
+        self.keep = keep
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        kept: torch.Tensor = self.keep(self, lambda: table(200_000, x.device)[0])
+        return x * kept[: len(x)]
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_cache_of_any_kind_works_after_a_count(name: str) -> None:
+    model, x = Keeping(KEPT[name]), torch.randn(8, WIDTH)
+    counts = [fxflops.count(model, x) for _ in range(2)]
+    assert counts[0].max_memory == counts[1].max_memory
+    assert torch.equal(model(x), x * table(200_000, x.device)[0][:8])
