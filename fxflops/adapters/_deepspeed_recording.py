@@ -73,7 +73,7 @@ class Recording:
         self.unseen: set[str] = set()
 
     def stop(self) -> None:
-        """Stop recording. A call that is running is still timed to its end, if PyTorch still calls the hook of the call."""
+        """Stop recording. If a module call is still running, it is timed to its end, as long as PyTorch still calls the hook of this call."""
         self._hooks.detach()
         self._open.close()
 
@@ -150,7 +150,8 @@ class Recording:
         return [self.own[owner]]
 
     def _owner(self, outermost: nn.Module, path: str, called: Collection[str]) -> nn.Module | None:
-        """Return the module at this path, or else the nearest ancestor, that is called and not ignored; None if there is no such module."""
+        """Return the module at this path if it is called and not ignored, or else its nearest ancestor that is called and not ignored; None
+        if there is no such module."""
         module = submodule(outermost, path)
         while type(module) in self._ignored or path not in called:
             if not path or type(module) in POINTWISE:  # the original charges RNNs in a hook of the module

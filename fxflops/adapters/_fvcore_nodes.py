@@ -25,9 +25,9 @@ from ._fvcore_values import Value
 class JitNode(NamedTuple):
     """One operator in a trace: its kind ("aten::add"), its inputs and outputs, and the path of the module that calls it.
 
-    ``call`` is the index of the call that the node belongs to. ``flops`` are the FLOPs of the call under the convention; if a
-    call has several nodes, the first node has all FLOPs. ``is_users`` is True if the call is counted by a formula that the
-    user registered with fxflops.
+    ``call`` is the index of the call that the node belongs to. ``flops`` are the FLOPs of the call under the convention; if a call has
+    several nodes, the call's FLOPs are all in the first node. ``is_users`` is True if the call is counted by a formula that the user
+    registered with fxflops.
     """
 
     kind: str
@@ -120,7 +120,7 @@ def _products(given: Mapping[str, Any], out: Spec) -> Iterator[tuple[str, list[A
 
 
 def _others(call: Call, given: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the nodes that a trace shows for a call after the first node."""
+    """If a trace shows several nodes for one call, return the names of all nodes but the first."""
     if call.op == "conv" and given.get("padding_mode", "zeros") != "zeros":
         return ("pad",)
     if call.op == "batch_norm" and given.get("num_batches_tracked") is not None and given["training"]:

@@ -14,7 +14,7 @@ from ..records import Spec, specs_in
 class Value:
     """A stand-in for ``torch._C.Value`` that is passed to handles: a tensor, a list or a constant.
 
-    A value also has a name, and the kind of the node that returned the value. For input tensors this kind is "prim::Param".
+    A value also stores its name and the kind of the node that returned it. For input tensors this kind is "prim::Param".
     """
 
     def __init__(self, value: Any, name: str = "", made_by: str = "") -> None:

@@ -64,7 +64,7 @@ class FlopCounterMode:
 
     Args:
         mods: not needed; as in the original, passing it causes a warning.
-        depth: the number of levels of modules in the table; None for all.
+        depth: the number of levels of modules in the table, or None for all levels.
         display: print the table at the end of the block.
         custom_mapping: a dict from operators (``torch.ops.aten.add``) to formulas. A formula is called with the shapes of the
             arguments and with ``out_shape``. A formula with the attribute ``_get_raw`` is called with the tensors themselves
@@ -121,7 +121,7 @@ class FlopCounterMode:
         return {name: dict(counts) for name, counts in self.flop_counts.items()}
 
     def get_unsupported_ops(self) -> Counter[str]:
-        """Return the number of calls for each operator that ran without a formula because of ``skip_unsupported``."""
+        """Return how often each operator without a formula ran, if ``skip_unsupported`` let it run."""
         return self._unsupported.copy()
 
     def get_table(self, depth: int | None = None) -> str:
@@ -256,7 +256,8 @@ class _Modules:
             pass
 
     def _mark(self, value: Any) -> None:
-        """Store the running modules in the autograd nodes of these tensors, and in all earlier nodes that store no modules yet."""
+        """Store the names of the running modules in the autograd nodes of these tensors, and in all earlier nodes in which no names are
+        stored yet."""
         names = self.names()
         found: list[Any] = [grad_node_of(tensor) for tensor in tensors_in(value) if tensor.requires_grad]
         while found:

@@ -168,7 +168,7 @@ class Tree:
         return self._sum(module, self._flops.__getitem__) / self._samples
 
     def params(self, module: nn.Module) -> int:
-        """Return the number of trainable parameters in this module; only modules with a rule or hook count."""
+        """Return the number of trainable parameters in this module. Only parameters of modules with a rule or hook are included."""
         return self._sum(module, lambda charged: 0 if type(charged) in self.ignored else trainable(charged))
 
     def annotated(

@@ -252,7 +252,7 @@ def _with_containers(rows: Sequence[LayerInfo]) -> list[LayerInfo]:
 
 
 def _above(row: LayerInfo) -> list[LayerInfo]:
-    """Return the rows of the modules around a row's module, outermost first, without the model's row."""
+    """Return the rows of the modules that contain a row's module, outermost first, but not the model's row."""
     parent = row.parent_info
     return [] if parent is None or parent.depth == 0 else [*_above(parent), parent]
 

@@ -304,7 +304,7 @@ def _imported(place: str, attribute: str = "name") -> ModuleType:
 
 @cache
 def _executed(path: Path, changed: int) -> ModuleType:
-    """Run a file as a module. The file runs again only if it has changed, since it may register things that cannot be registered twice."""
+    """Run a file as a module. The file runs again only if it has changed, since its code may register things that cannot be registered twice."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None

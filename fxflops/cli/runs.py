@@ -333,6 +333,6 @@ def _is_of_meta(error: BaseException | None) -> bool:
 
 
 def _on_meta(error: BaseException) -> list[str]:
-    """Return the lines of an error that mention the meta device, without the line that shows the place in the user's file."""
+    """Return the lines of an error message that mention the meta device. Leave out the line with the place in the user's file."""
     lines = map(str.strip, str(error).splitlines())
     return [line for line in lines if "meta" in line.lower() and not line.startswith("at ")]

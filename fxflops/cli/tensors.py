@@ -24,7 +24,7 @@ DTYPES |= {short: DTYPES[name] for name, short in DTYPE_NAMES.items()}
 def dtype_of(name: str, of_weights: bool = False) -> torch.dtype:
     """Return the dtype with this name, which may be written as "f16", "fp16", "float16" or "torch.float16".
 
-    Raises InputError for an unknown name and, with ``of_weights``, for a dtype that is neither floating-point nor complex.
+    Raises InputError for an unknown name. With ``of_weights``, also raises InputError for a dtype that is neither floating-point nor complex.
     """
     bare = re.sub(r"^fp(?=\d)", "f", name.removeprefix("torch."))
     found = DTYPES.get(bare)

@@ -28,9 +28,9 @@ class Convention:
     then the arguments of its forward; any other formula gets the op's parameters by name. A call without a base formula stays
     uncounted, even if ``rows`` has a formula for the call.
 
-    ``of`` returns the cost of an operation that has no formula in ``rows``. It is called with the base cost and the operation;
-    for complex numbers, the base cost is in real operations. By default, the operation has its base cost. Tools that count
-    only the operations they list use :func:`nothing`.
+    ``of`` returns the cost of an operation that has no formula in ``rows``. ``of`` is called with the base cost and the operation. For
+    complex numbers, the base cost is in real operations. By default, the operation has its base cost. Tools that count only the operations
+    they list use :func:`nothing`.
 
     ``modules`` is for tools that hook modules. It returns the rule of a module class; None if the tool ignores the class. The
     charge of a rule covers all modules inside the charged module. If a module without children also has a formula in

@@ -6,10 +6,9 @@ scaled_dot_product_attention, baddbmm, a product by a vector.
 
 ptflops's number depends on the kernel that torch chooses; here the count does not depend on it. On a CPU, torch
 computes an LSTM of float32 tensors by a single kernel, which the tool skips. Here the LSTM counts the products that
-torch computes for it on other devices. A program that calls this kernel by name, e.g. a program recorded by make_fx,
-counts 0 on every device. Attention always counts 0, as for the fused kernel, even where torch computes attention by
-plain products. A bias always counts, even where torch adds the bias in a separate operator because the input of the
-linear layer is not contiguous.
+torch computes for it on other devices. A program may call this kernel by name, as programs recorded by make_fx do. The kernel then counts 0
+on every device. Attention always counts 0, as for the fused kernel, even where torch computes attention by plain products. A bias always
+counts, even where torch adds the bias in a separate operator because the input of the linear layer is not contiguous.
 """
 
 from __future__ import annotations

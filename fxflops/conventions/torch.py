@@ -7,9 +7,9 @@ torch: in-place products, and products with a vector (mv, dot). Complex numbers 
 convolutions: torch computes a complex convolution as three real ones. Formulas that a user registers with
 ``register_flop_formula`` are applied.
 
-FlopCounterMode's own number depends on the device, the grad mode and the kernel, because some kernels of an operator
-have no formula: attention on a CPU before torch 2.15, oneDNN's RNNs, fused encoder layers. This convention also counts
-kernels without a formula.
+FlopCounterMode's own number depends on the device, the grad mode and the kernel. Some kernels have no formula, although other kernels of
+the same operator have one: attention on a CPU before torch 2.15, oneDNN's RNNs, fused encoder layers. This convention also counts kernels
+without a formula.
 """
 
 from __future__ import annotations

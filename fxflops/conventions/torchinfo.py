@@ -8,10 +8,10 @@ second, the channels. Weights and biases with longer names, e.g. an RNN's weight
 sizes. Other parameters are free. Functions, operators and modules with children are free too, even
 nn.MultiheadAttention.
 
-If the tool raises an error (a parameter is named weight or bias, and the output has no sizes), the count here is what
-the tool's rules intend. Three differences remain. torchinfo counts only the unmasked part of a pruned weight; here the
-whole weight counts, because shapes do not show the mask. torchinfo treats a module whose children are all empty
-containers as a module without children. torchinfo counts a parameter that has two names in one module only once.
+If the tool raises an error (for a module whose output has no sizes, with a parameter named weight or bias), the count here is what the
+tool's rules intend. Three differences remain. torchinfo counts only the unmasked part of a pruned weight; here the whole weight counts,
+because shapes do not show the mask. torchinfo treats a module whose children are all empty containers as a module without children.
+torchinfo counts a parameter that has two names in one module only once.
 """
 
 from __future__ import annotations

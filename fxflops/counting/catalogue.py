@@ -29,7 +29,7 @@ OBJECTS: dict[str, Any] = {
 def registered() -> list[Row]:
     """Return a row for each op of each fxflops formula, by family. Within a family, the rows have the order of the source file.
 
-    After these rows come the ops that are declared to compute nothing, sorted by reason and name.
+    The last rows are the ops that are declared to compute nothing, sorted by reason and name.
     """
     names = _names()
     groups: dict[tuple[str, int, str, str], list[str]] = {}

@@ -3,8 +3,8 @@
 The bytes are the minimum over all algorithms; e.g. for a sum, the ring algorithm reaches the minimum. The bus bandwidth that
 nccl-tests prints is these bytes per second (https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md). With n processes:
 
-- In an all_gather, a reduce_scatter or an all_to_all, a process sends and receives (n-1)/n of S bytes. S is the size of the gathered
-  result of an all_gather, and the size of a process's input otherwise. An all_reduce transfers twice as many bytes as a
+- In an all_gather, a reduce_scatter or an all_to_all, a process sends and receives (n-1)/n of S bytes. S is the size of the gathered result
+  in an all_gather, and the size of a process's input in a reduce_scatter or an all_to_all. An all_reduce transfers twice as many bytes as a
   reduce_scatter.
 - The root of a broadcast or a scatter sends the bytes that the other processes receive. The root of a reduce or a gather receives
   the bytes that the other processes send.

@@ -47,8 +47,8 @@ def count_calls(
 
     ``module_at(path)`` returns a module, for user formulas that read the module's attributes. ``scopes`` are the module calls.
     If the convention charges modules with children, these charges are added at the end as separate calls.
-    ``attribute_functions`` are functions stored as modules' attributes, each with the module's path. ``users`` maps the index of
-    a call to a count to reuse: a saved report has the counts by user formulas, but not the formulas.
+    ``attribute_functions`` are functions stored as modules' attributes, each with the module's path. ``users`` maps the index of a call to
+    the count to reuse for the call. A saved report needs it: the file has the counts by user formulas, but not the formulas.
 
     Raises FormulaError if a user's formula does not fit its call. If a formula of fxflops does not fit, the call has no cost.
     """

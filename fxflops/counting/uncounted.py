@@ -27,7 +27,7 @@ class Missing(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """The reason why the op is not counted; "" if the op only has no formula."""
+        """The reason why the op is not counted; "" if the only reason is that the op has no formula."""
         return "" if self.why.startswith(NO_FORMULA) else self.why
 
 

@@ -23,12 +23,12 @@ class RankKind(NamedTuple):
     - ``at``: the place in the mesh of one of these ranks.
     - ``ranks``: the number of ranks.
     - ``report``: the report of a rank's step.
-    - ``more``: how to extrapolate to all layers, if only models with fewer layers were run. ``report`` then describes the deepest of
-      these models.
-    - ``passes``: the number of forward and backward passes in the step, whose gradients are summed. With more than two passes,
-      ``report`` describes a step with two passes.
-    - ``once``: a step with one pass, if there are more than two. Each pass from the third on adds the difference between two passes
-      and one. The peak does not change after the second pass, in which the gradients of the first pass are already in memory.
+    - ``more``: how to extrapolate to all layers, if only models with fewer layers were run. If so, ``report`` describes the deepest of the
+      models that were run.
+    - ``passes``: the number of forward and backward passes in the step, whose gradients are summed. With more than two passes, ``report``
+      describes a step with two passes. - ``once``: a step with one pass, if ``passes`` is more than two. Each pass from the third on adds
+      the difference between two passes and one. The peak does not change after the second pass, in which the gradients of the first pass
+      are already in memory.
     """
 
     at: Mapping[str, int]

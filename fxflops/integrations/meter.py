@@ -35,7 +35,7 @@ class Reading(dict[str, float]):
     """The values that a meter measured since its last reading. They print as one line: step, loss, tokens/s, TFLOP/s, MFU, memory.
 
     ``step`` is the number of steps so far, and ``loss`` is the loss passed to :meth:`Meter.read`. ``memory`` is the peak of reserved bytes
-    on this rank's GPU, and ``share_of_memory`` is the share of the GPU's memory that these bytes take; both are None on other devices.
+    on this rank's GPU, and ``share_of_memory`` is their share of the GPU's memory. Both values are None on other devices.
     """
 
     def __init__(self, step: int = 0, loss: float | None = None) -> None:
@@ -81,12 +81,12 @@ class Meter:
         model: the model to train. It may be wrapped in DistributedDataParallel.
         device: the device whose peaks MFU and HFU refer to: a name, a Device, or "auto" for the model's device.
         target_tokens: the number of tokens in the whole training over all ranks, from which the seconds left are computed.
-        tokens: a function that takes a batch and returns its number of tokens. By default this is the number of elements of
-            ``input_ids``, or else of the first integer tensor in the batch, or else 0.
+        tokens: a function that takes a batch and returns its number of tokens. By default the function counts the elements of
+            ``input_ids``, or else of the first integer tensor in the batch; 0 without either.
         closed_form: the result of :func:`fxflops.closed_form` for the model with ``backward=True``, made before the model was
-            sharded. For a new shape this form is evaluated, in less than a millisecond, instead of counting a call. Every operation is
-            then assumed to run in the dtype of autocast or of the parameters. A call is still counted if its sizes are outside the form's
-            domain or if other parameters require gradients than before.
+            sharded. For inputs of a new shape, the closed form is evaluated, in less than a millisecond, instead of counting the call.
+            With a closed form, every operation is assumed to run in the dtype of autocast or, without autocast, of the parameters. A call
+            is still counted if its sizes are outside the form's domain, or if the set of parameters that require gradients has changed.
         sizes: a function that takes the inputs of a call, as a dict or a tuple, and returns the sizes of the closed form by name. By
             default the sizes are the dims of ``input_ids`` or of the first integer tensor, e.g. (batch, seq).
 
@@ -182,7 +182,7 @@ class Meter:
         return reading
 
     def _add_utilization(self, reading: Reading, mfu: float, hfu: float) -> None:
-        """Add MFU and HFU to a reading. An HFU above 1 shows that the device's peak is too low; then both are left out."""
+        """Add MFU and HFU to a reading. An HFU above 1 shows that the device's stated peak is too low; MFU and HFU are then left out."""
         if hfu <= 1:
             reading["mfu"], reading["hfu"] = mfu, hfu
         elif not self._has_exceeded:

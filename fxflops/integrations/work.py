@@ -26,8 +26,8 @@ MODEL, RECOMPUTED = ("forward", "gradient", "backward"), ("recompute",)
 class Work(NamedTuple):
     """The FLOPs of a model call in forward and backward, and the FLOPs recomputed by checkpointing: 2 per multiply-accumulate.
 
-    ``seconds`` and ``recomputed_seconds`` are the times that these FLOPs take at a device's peaks, each operation at the peak
-    for its own dtype. ``missing`` lists the operations without a formula.
+    ``seconds`` and ``recomputed_seconds`` are the times that a device needs for these FLOPs, each operation at the peak for its own dtype.
+    ``missing`` lists the operations without a formula.
     """
 
     flops: int
@@ -38,7 +38,8 @@ class Work(NamedTuple):
 
 
 class LossOf(nn.Module):
-    """A wrapper of a model that returns only the loss, if the model returns a loss, so that the backward pass starts from the loss."""
+    """A wrapper of a model. If the model's output contains a loss, the wrapper returns only the loss, so that the backward pass starts from
+    the loss."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
