@@ -51,9 +51,9 @@ class profile:
         models: the models whose modules the report shows: an ``nn.Module``, a sequence of modules, a mapping from names to modules (such as
             ``pipeline.components``; values that are not modules are skipped), or a pipeline or function from which modules can be reached.
             None is for code without a model. Calls outside the models are counted, too.
-        optimizer: a ``torch.optim.Optimizer``, or a list of them, that does not step in the block, but whose state is to be shown in the
-            memory. Optimizers that step in the block are found automatically, with their earlier state. So are backward passes and
-            checkpoint's recomputation.
+        optimizer: a ``torch.optim.Optimizer``, or a list of them, that does not step in the block. The memory then includes its state.
+            Optimizers that step in the block are found automatically, with their earlier state. So are backward passes and checkpoint's
+            recomputation.
         convention, attention, formulas, strict: as for :func:`fxflops.analyze`.
         schedule: which iterations of a loop to observe, to save overhead in a long run: the result of ``torch.profiler.schedule(wait=,
             warmup=, active=)``. The loop must call :meth:`step` after each iteration.
@@ -63,7 +63,8 @@ class profile:
         lines: whether to sample which lines of your code take the time (``report.by_line()``). This needs ``pip install pyinstrument``.
             With ``detail="steps"``, the loop runs about as fast as without a profile.
 
-    Raises InputError for models that are not modules, and for inputs: the block runs the models.
+    Raises InputError for models that are not modules. Also raises InputError if inputs are passed, because the code in the block runs the
+    models itself.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ class Meter(Protocol):
 
 
 class Clock(Meter):
-    """Seconds per node by the host's clock, for a device on which a call returns when its work is done."""
+    """Measure the seconds of each node by the host's clock, for a device on which a call returns only when its work is done."""
 
     frees = True
 
@@ -89,7 +89,8 @@ class AcceleratorClock(Meter):
 
 
 class MemoryMeter(Meter):
-    """Bytes before, after and at the peak of each node, from the allocator or, if the allocator has no statistics, from live storages."""
+    """Measure the bytes before, after and at the peak of each node. The bytes are from the allocator or, if it has no statistics, from live
+    storages."""
 
     def __init__(self, memory: Accelerator | LiveStorages) -> None:
         self.memory = memory

@@ -52,7 +52,7 @@ class Usage(NamedTuple):
 
     @property
     def waited(self) -> str:
-        """A note that this process waited, for the processor or anything else; "" if it did not."""
+        """A note that this process waited for the processor or anything else; "" if this process did not wait."""
         share = 1 - self.processor / self.seconds if self.seconds > MOMENT else 0.0
         return f"the process waited {share:.0%} of the time" if share > WAITING else ""
 

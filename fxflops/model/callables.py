@@ -146,7 +146,7 @@ def _gone(*args: Any, **kwargs: Any) -> None:
 
 
 def state_of(model: nn.Module) -> tuple[list[nn.Module], list[Any]]:
-    """Return the modules and the objects of a callable that must be restored but have no module path; two empty lists for a model."""
+    """Return the modules and objects of a callable that must be restored but have no module path. For a model, both lists are empty."""
     return (model.unnamed, model.reached) if isinstance(model, Called) else ([], [])
 
 
@@ -333,8 +333,8 @@ class Search:
 
 @cache
 def _names_in(code: CodeType) -> dict[str, bool]:
-    """Return the names used in code and its nested functions, in order. The value is True for a global variable, False for a name that
-    is only an attribute."""
+    """Return the names used in code and its nested functions, in order. The value for a name is True if the name is a global variable, and
+    False if the name is only an attribute."""
     names = dict.fromkeys(code.co_names, False)
     names |= {each.argval: True for each in dis.get_instructions(code) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     for inner in [each for each in code.co_consts if type(each) is CodeType]:

@@ -52,7 +52,7 @@ def transformers_package() -> ModuleType:
 
 
 def config_of(path: Path, values: dict[str, Any], transformers: ModuleType) -> tuple[Any, Any, str]:
-    """Return the transformers config in a file, the model class that the config's ``architectures`` name, and a note on ignored parts.
+    """Return the transformers config in a file, the model class named in the config's ``architectures``, and a note on the parts that are ignored.
 
     The class is None if ``architectures`` name no transformers model.
     """

@@ -284,7 +284,7 @@ def _script(path: Path, unsafe: bool) -> Any:
 
 
 class _reading:
-    """Turn errors raised by torch's readers into an InputError that names the file, and suppress torch's warnings."""
+    """Turn errors of torch's file readers into an InputError that names the file, and suppress torch's warnings."""
 
     def __init__(self, path: Path, what: str) -> None:
         self._path = path

@@ -142,8 +142,8 @@ class Holders:
         self._links[id(target)].append((Link(container, key, target), owner))
 
     def _enter(self, container: Any, key: Any, target: Any, owner: int, depth: int, seen: set[int]) -> None:
-        """Add the link to an object, and the links below the object. ``owner`` is the id of the object that owns the container, or
-        ROOT if the owner is a module or an input."""
+        """Add the link to an object, and the links below the object. ``owner`` is the id of the object that owns the container. If the
+        owner is a module or an input, ``owner`` is ROOT."""
         if type(target) in PLAIN or issubclass(type(target), nn.Module):
             return
         self._add(container, key, target, owner)
@@ -198,7 +198,7 @@ class Holders:
     def _is_held(self, key: int, asked: set[int], by_any: bool = False) -> bool:
         """Return whether a chain of links leads from a module or an input to the object with this id.
 
-        With ``by_any``, the object is also held if local variables or containers from the run reference it, or an owner in the chain.
+        With ``by_any``, the object is also held if local variables or containers made in the run reference the object or one of its owners.
         """
         if key == ROOT:
             return True

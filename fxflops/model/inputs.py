@@ -89,7 +89,7 @@ def checked_autocast(dtype: Any) -> torch.dtype | None:
 def is_compiled(modules: Iterable[nn.Module], classes: Iterable[type] = ()) -> bool:
     """Return whether ``torch.compile`` wraps one of these modules or a function among their attributes.
 
-    Also return True if it wraps the forward of one of the modules' classes, or of one of ``classes``.
+    Also return True if ``torch.compile`` wraps the forward of a class: the class of one of the modules, or a class in ``classes``.
     """
     if COMPILER not in sys.modules:
         return False
@@ -245,7 +245,7 @@ def bind(
 def as_leaves(inputs: Any) -> Any:
     """Replace computed tensors and views in the inputs by leaves that share their memory; return the inputs.
 
-    A backward pass ends at leaves, and writing to a leaf does not change the user's autograd graph.
+    A backward pass ends at these leaves, so it does not reach the user's autograd graph. Writing to a leaf does not change that graph either.
     """
     if all(tensor.is_leaf and not tensor._is_view() for tensor in tensors_in(inputs)):
         return inputs
@@ -260,7 +260,7 @@ def summary_words(model: nn.Module) -> Mapping[str, str]:
 
 
 def batch_dim_note(sizes: Any, batch_dim: int | None) -> str:
-    """Return a note for errors of ``summary`` that ``batch_dim`` added a dimension to ``input_size``; "" if it did not."""
+    """For errors of ``summary``, return a note that ``batch_dim`` added a dimension to ``input_size``; "" if no dimension was added."""
     if sizes is None or batch_dim is None:
         return ""
     return f"\n  batch_dim={batch_dim} added a dimension of 1 to input_size={sizes}"

@@ -121,7 +121,7 @@ class Inventory:
 def _is_global(function: Any) -> bool:
     """Return whether a function belongs to a Python module or a class, and so outlives the model.
 
-    A report must not keep any other function: a closure may keep the model alive, and a bound method keeps its object alive.
+    A report must not keep a reference to any other function. A closure may keep the model alive, and a bound method keeps its object alive.
     """
     if isinstance(function, BuiltinFunctionType):
         return isinstance(function.__self__, ModuleType | type | None)

@@ -59,7 +59,7 @@ def _closure_of(step: Any) -> inspect.Parameter | None:
 
 
 def optimizer_mismatch(optimizer: OptimizerLike | None, model: nn.Module) -> str:
-    """Return an error text if the model has parameters but the optimizer has none of these parameters; "" otherwise."""
+    """Return an error text if the model has parameters but the optimizer has none of these parameters; otherwise return ""."""
     parameter_ids = {id(parameter) for parameter in parameters_of(model)} if is_optimizer(optimizer) else ()
     if not parameter_ids or any(id(each) in parameter_ids for _, each in reached(optimizer)):
         return ""
@@ -94,8 +94,8 @@ class StandIns:
 
     ``pairs`` are the tensors of the model, each with its stand-in in the run. All other tensors are copied. If the run
     ``is_on_meta``, the copies of tensors on the model's ``device`` are on meta, without values. Scalars, such as the number of
-    steps, keep their values. Stand-ins of tensors that share memory also share memory. Tensors that the run itself allocated,
-    e.g. per-example gradients stored as attributes of parameters, have no stand-in; ``storages`` records these tensors.
+    steps, keep their values. Stand-ins of tensors that share memory also share memory. A tensor that the run itself allocated, e.g.
+    per-example gradients in an attribute of a parameter, has no stand-in; ``storages`` records these tensors.
     """
 
     def __init__(
@@ -237,7 +237,7 @@ def gradients_kept(parameters: Iterable[torch.Tensor]) -> Iterator[None]:
 
 
 def zero_gradients(optimizer: Any, parameters: Iterable[torch.Tensor]) -> None:
-    """Drop the gradients, then call the optimizer's ``zero_grad``, which may drop other tensors but has no gradients left to zero."""
+    """Drop the gradients, then call the optimizer's ``zero_grad``. It finds no gradients to set to zero, but it may drop other tensors."""
     for parameter in parameters:
         parameter.grad = None
     if callable(zero := getattr(optimizer, "zero_grad", None)):
@@ -245,7 +245,7 @@ def zero_gradients(optimizer: Any, parameters: Iterable[torch.Tensor]) -> None:
 
 
 def holders_in(optimizer: OptimizerLike | None) -> list[Any]:
-    """Return the objects of an optimizer that a step may change; [] for a class or function that makes an optimizer."""
+    """Return the objects that a step of the optimizer may change; [] if ``optimizer`` is a class or function that makes an optimizer."""
     return [each for _, each in reached(optimizer)] if is_optimizer(optimizer) else []
 
 

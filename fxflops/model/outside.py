@@ -1,9 +1,10 @@
 """Restore state that a forward changed outside the model: attributes of classes, globals of the forward's file, closure variables,
 and the caches of ``functools.lru_cache``.
 
-Plain values that a forward stores there, e.g. the number of its calls, are not restored. But a meta tensor or an fx proxy stored
-there, e.g. in a cache, would break the model's next real run. So variables and containers with such tensors are restored, and an
-``lru_cache`` with such tensors is emptied: its items cannot be removed one by one, and its function computes them again.
+Plain values that a forward stores outside the model, e.g. the number of its calls, are not restored. But a meta tensor or an fx proxy that
+a forward stores outside the model, e.g. in a cache, would break the model's next real run. So variables and containers with such tensors
+are restored. An ``lru_cache`` with such tensors is emptied, because its items cannot be removed one by one, and the cached function can
+compute them again.
 """
 
 from __future__ import annotations
@@ -230,7 +231,7 @@ def holds_tensors(value: Any) -> bool:
 
 
 def _is_lost(now: Any, before: Any) -> bool:
-    """Return whether a variable must be restored: it is now unbound, or its new value is or contains a tensor."""
+    """Return whether a variable must be restored. It must be if it is now unbound, or if its new value is or contains a tensor."""
     return now is not before and (now is NOTHING or holds_tensors(now))
 
 

@@ -128,7 +128,7 @@ class _Next:
 
 
 class _Step(NamedTuple):
-    """A step of a body: call ``target``, store its result in the place or tuple of places ``gives``, then drop the values ``done``.
+    """One step of a body. It calls ``target``, stores the result in the place or tuple of places ``gives``, and drops the values ``done``.
 
     If ``target`` is a :class:`Part`, it runs ``body``.
     """
@@ -299,7 +299,7 @@ class Program(nn.Module):
         return len(self.inputs) != len(self.signature.parameters)
 
     def is_batch_alone(self) -> bool:
-        """Return whether only the batch size may vary: the sizes have a single symbol, the first size of every tensor input."""
+        """Return whether only the batch size may vary. Then all sizes that may vary are one symbol, the first size of every tensor input."""
         symbols = {s for each in self.inputs for size in each.sizes or () for s in _symbols(size)}
         tensors = [each.sizes for each in self.inputs if each.sizes]
         return len(symbols) == 1 and all(sizes[0] in symbols and not any(map(_symbols, sizes[1:])) for sizes in tensors)
@@ -450,7 +450,7 @@ class _Layout:
     def _units(
         self, nodes: list[tuple[fx.Node, Calls]], depth: int
     ) -> Iterator[tuple[list[fx.Node], list[fx.Node], _Step]]:
-        """Yield, for each step, the nodes whose values the step uses, the nodes that the step computes, and the step."""
+        """For each step, yield three things: the nodes whose values the step uses, the nodes that the step computes, and the step itself."""
         for calls, group in groupby(nodes, lambda each: each[1][depth : depth + 1]):
             members = [*group]
             if not calls:
@@ -546,7 +546,7 @@ def _class_name(cls: Any) -> str:
 
 
 def _completed(stacks: Iterable[Stack]) -> list[Stack]:
-    """Return the stacks, with each unknown stack replaced by the module calls that its neighbors on both sides share."""
+    """Return the module stacks. Each unknown stack is replaced by the module calls that the stacks before and after it share."""
     completed = [*stacks]
     before: Stack = {}
     for i, stack in enumerate(completed):

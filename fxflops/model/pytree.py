@@ -69,7 +69,7 @@ def slots_in(kind: type) -> list[MemberDescriptorType]:
 
 
 def value_at(place: Place, owner: Any) -> Any:
-    """Return the value in an owner's slot or a closure's cell, :data:`NOTHING` if it is not set."""
+    """Return the value in an object's slot or a closure's cell; :data:`NOTHING` if the slot or cell is not set."""
     try:
         return place.__get__(owner)
     except (AttributeError, ValueError):
@@ -137,8 +137,8 @@ def is_training(module: nn.Module) -> bool:
 
 
 def attributes_of(modules: Iterable[nn.Module]) -> list[Any]:
-    """Return the values of all attributes of modules. No bytecode runs while a module is read, since other threads could then set
-    its attributes."""
+    """Return the values of all attributes of modules. No Python bytecode runs while a module is read, because other threads could set the
+    module's attributes between two bytecodes."""
     return [*chain.from_iterable(map(VALUES, map(vars, modules)))]
 
 

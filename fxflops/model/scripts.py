@@ -1,8 +1,8 @@
 """Make the submodule calls inside TorchScript visible to hooks.
 
-TorchScript's interpreter calls submodules itself, so Python hooks do not run. A copy of the script therefore has an operator before
-and another operator after each call of a submodule's forward. These operators only call the submodule's hooks. The copy shares the
-user's parameters and buffers; the user's own graphs do not change.
+TorchScript's interpreter calls submodules itself, so Python hooks do not run. In a copy of the script, one operator runs before each call
+of a submodule's forward, and another operator runs after it. These operators only call the submodule's hooks. The copy shares the user's
+parameters and buffers; the user's own graphs do not change.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ FORWARD = re.compile(r"forward(\d+|__\d+)?")
 
 
 def _mark(graph: Any, script: int) -> None:
-    """In a method's graph, insert the two operators before and after each call of a submodule's forward."""
+    """In the graph of a method, insert the operator before each call of a submodule's forward, and the other operator after the call."""
     self_name = next(iter(graph.inputs())).debugName()
     blocks: list[Any] = [graph]
     for block in blocks:

@@ -70,7 +70,8 @@ class Snapshot:
     memory or shares its memory. With ``copies_on_write`` this applies to all tensors, until :meth:`keep_all`.
 
     ``objects`` are further objects whose attributes and items are restored. The objects below them, and the values of their tensors,
-    are not restored. ``reached`` are more such objects, and tensors that are restored if a call writes to them.
+    are not restored. ``reached`` are more objects whose attributes and items are restored. It also has tensors that are restored if a call
+    writes to them.
     """
 
     @hidden_from_modes
@@ -191,14 +192,15 @@ class Snapshot:
     def before_write(self, value: Any, is_new: Callable[[torch.Tensor], bool] = lambda tensor: True) -> None:
         """Copy the tensors in ``value``, including parameters, before a call writes to them or shares their memory.
 
-        For a tensor outside the model and its inputs, ``is_new(tensor)`` is True if the run created the tensor. A tensor that is not
-        new is copied and restored only if it existed at the time of the snapshot (:meth:`was_there`). A tensor that was loaded from a
-        file during the run is not new, but did not exist before.
+        If a tensor is outside the model and its inputs, ``is_new(tensor)`` says whether the run created the tensor. If the run did not
+        create such a tensor, the tensor is copied and restored only if it existed at the time of the snapshot (:meth:`was_there`). For
+        example, a tensor that was loaded from a file during the run was not created by the run, but did not exist at the time of the
+        snapshot.
         """
         self._tensors.before_write(value, lambda tensor: is_new(tensor) or not self.was_there(tensor))
 
     def was_there(self, tensor: torch.Tensor) -> bool:
-        """Return whether this tensor's memory was already in use at the time of the snapshot, by a closure, a global or a class."""
+        """Return whether a closure, a global or a class already used this tensor's memory at the time of the snapshot."""
         if self._outside_storages is None:
             with DisableTorchFunction(), disable_current_modes():
                 parts = [part for each in self._outside.tensors for part in stored(each) if is_dense(part)]
@@ -212,7 +214,7 @@ class Snapshot:
         self._tensors.remember_layouts()
 
     def meet_leaf(self, tensor: torch.Tensor) -> None:
-        """Save the gradient of a tensor that the run uses but that does not belong to the model."""
+        """Save the gradient of a leaf tensor that the run uses but that does not belong to the model."""
         self._tensors.meet_leaf(tensor)
 
     def begin_backward(self) -> None:
@@ -289,7 +291,7 @@ def holding(modules: Iterable[nn.Module], mode: str, reentrant: bool = False) ->
     """Lock all modules of a model for this thread, and set their mode: "eval", "train" or "as_is".
 
     The ``training`` flags are set without calling ``.eval()``, and restored at the end. Yields True if this thread has already locked
-    another model, because it runs inside a forward that is being counted. With ``reentrant``, this thread may lock the same modules
+    another model, i.e. if this thread is inside a forward that is being counted. With ``reentrant``, this thread may lock the same modules
     again.
     """
     modules, training = [*modules], mode == "train"
@@ -331,7 +333,7 @@ class _Lock:
         self._objects = {id(each): each for each in objects if each is not None}
 
     def owners(self) -> set[int]:
-        """Return the threads that have locked any of the objects, and all threads that those threads wait for."""
+        """Return the threads that have locked any of the objects, and all threads for which the locking threads wait."""
         others = [lock for lock in _LOCKS if not (lock.reentrant and lock.thread == self.thread)]
         owners = {lock.thread for lock in others if not self._objects.keys().isdisjoint(lock._objects)}
         return owners.union(*(_AWAITED_LOCKS[owner].owners() for owner in owners if owner in _AWAITED_LOCKS))
@@ -400,7 +402,7 @@ def _users(hooks: dict[Any, Any]) -> dict[Any, Any]:
 
 @lru_cache(maxsize=1000)
 def _readers_of(names: tuple[str, ...]) -> list[Reader]:
-    """Return three readers for modules with these attribute names: for tensors and modules, for hooks, and for all other attributes."""
+    """For modules with these attribute names, return three readers: one for tensors and modules, one for hooks, and one for all other attributes."""
     present = set(names)
     registries, hooks = ([name for name in group if name in present] for group in (REGISTRIES, HOOKS))
     rest = [name for name in names if name not in STANDARD]
@@ -521,7 +523,7 @@ def _restore_array(array: Any, copy: Any) -> None:
 
 
 def _states_before() -> list[tuple[Generator, Any]]:
-    """Return the states of the random generators before this thread's count, and before overlapping counts in other threads."""
+    """Return the states that the random generators had before this thread's count and before all counts in other threads that overlap with it."""
     with _LOCKS_CHANGED:
         own = [lock for lock in _LOCKS if lock.thread == threading.get_ident()]
         others = [lock.random for lock in _LOCKS if lock.random is not None and lock not in own]

@@ -26,15 +26,15 @@ _STATES: weakref.WeakSet[TensorState] = weakref.WeakSet()
 
 
 def aliases_of(cdata: int) -> int:
-    """Return the number of aliases of the storage at this address that instances keep to restore tensors."""
+    """Return how many aliases of the storage at this address are kept by instances of TensorState, to restore tensors."""
     return sum(state._aliases[cdata] for state in [*_STATES])
 
 
 class TensorState:
     """The state of tensors when the instance is created; :meth:`rewind` restores the state, any number of times.
 
-    The first :meth:`before_write` or :meth:`keep` saves the storage, shape and strides of all tensors. Bytes are copied
-    only for tensors that a call may change (:meth:`before_write`) or that must be copied anyway (:meth:`keep`).
+    The first :meth:`before_write` or :meth:`keep` saves the storage, shape and strides of all tensors. Bytes are copied only for tensors
+    that a call may change (:meth:`before_write`) and for tensors passed to :meth:`keep`.
 
     Version counters are restored, too, since a pending backward pass of the user may have saved these tensors.
     """
@@ -62,7 +62,7 @@ class TensorState:
         self._sparse: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def meet_leaf(self, tensor: torch.Tensor) -> None:
-        """Save and clear the gradient of a tensor outside this state, since a backward pass of the run may change the gradient."""
+        """Save and clear the gradient of a leaf tensor outside this state, since a backward pass of the run may change the gradient."""
         met = self._met_leaves.get(id(tensor))
         if (met is None or met[0]() is not tensor) and not any(tensor is each for each in self._tensors):
             # Use a weak reference, because the run may have created this leaf on an older storage. A strong reference would keep the leaf alive.
@@ -147,7 +147,7 @@ class TensorState:
             self._remember_layouts()
 
     def _remember_layouts(self) -> None:
-        """Save the storage, shape and strides of all tensors and their gradients, unless they are already saved."""
+        """Save the storage, shape and strides of all tensors and their gradients, unless this was already done."""
         if self._layouts:
             return
         every = [*self._tensors, *(gradient for gradient in self._gradients if gradient is not None)]

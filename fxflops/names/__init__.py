@@ -1,8 +1,8 @@
 """Functions and classes by name, for files: ``torch.nn.functional:gelu``, ``torch:Tensor.add``, ``aten::add.Tensor``.
 
-Names are looked up only in modules that this process has imported. Nothing is imported, called or evaluated because
-a file names it: a name that is not found gets a stand-in. This holds for torch, too: ``of_torch.py`` has its functions, and is
-imported only if torch is loaded.
+Names are looked up only in modules that this process has imported. Nothing is imported, called or evaluated because a file names it. If a
+name is not found, a placeholder object takes its place. This holds for torch, too: ``of_torch.py`` has its functions, and is imported only
+if torch is loaded.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def target_of(name: str) -> Any:
 
 
 def is_torch_loaded() -> bool:
-    """Return whether this process has imported torch: reading a report from a file and showing it do not need torch."""
+    """Return whether this process has imported torch. Reading a report from a file and showing the report do not need torch."""
     return "torch" in sys.modules
 
 

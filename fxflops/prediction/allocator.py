@@ -6,8 +6,8 @@ are merged with free neighbors in their segment.
 
 - Sizes are rounded up to a multiple of 512 bytes. Requests up to 1 MiB use the small pool; larger requests use the large pool.
 - A request takes the smallest free block of its pool and stream that is large enough. Among blocks of equal size, it takes the one
-  with the lowest address. The block is split if the rest is at least 512 bytes (small pool) or more than 1 MiB (large pool).
-- If no block is large enough, a new segment comes from the driver. In the small pool, the segment has 2 MiB. In the large pool, it
+  with the lowest address. The block is split if the rest of the block is at least 512 bytes (small pool) or more than 1 MiB (large pool). -
+If no block is large enough, a new segment comes from the driver. In the small pool, the segment has 2 MiB. In the large pool, a new segment
   has 20 MiB for requests below 10 MiB, else the size rounded up to a multiple of 2 MiB.
 - With expandable segments, a pool has one range of addresses per stream. The range grows by pages of 2 MiB or 20 MiB.
 """
@@ -99,7 +99,7 @@ class CachingAllocator:
     The settings correspond to the options of ``PYTORCH_CUDA_ALLOC_CONF``:
 
     - ``expandable_segments``: whether to grow one range of addresses instead of requesting new segments.
-    - ``max_split_size``: the size in bytes from which blocks are never split. None for no limit.
+    - ``max_split_size``: the size in bytes from which blocks are never split, or None for no limit.
     - ``roundup_power2_divisions``: the number of steps between two powers of two; sizes are rounded up to the next step. One number
       for all sizes, or a mapping from sizes in MiB (a power of two, or ">" for all larger sizes) to numbers, like torch's
       ``[256:1,512:2,>:8]``.
@@ -199,8 +199,8 @@ class CachingAllocator:
     def from_snapshot(cls, snapshot: Mapping[str, Any], device: int = 0) -> CachingAllocator:
         """Return an allocator in the state before the first event of a recording.
 
-        ``snapshot`` is the dict that ``torch.cuda.memory._snapshot()`` returns, and that ``_dump_snapshot`` pickles. The snapshot's
-        segments show the end of the recording, so the events of ``device`` are undone, starting with the last. Blocks of
+        ``snapshot`` is the dict that ``torch.cuda.memory._snapshot()`` returns, and that ``_dump_snapshot`` pickles. The segments in the
+        snapshot show the end of the recording. So the events of ``device`` are undone one by one, starting with the last event. Blocks of
         private pools (CUDA graphs) are treated as blocks of the shared pools.
         """
         settings = snapshot.get("allocator_settings") or snapshot.get("settings") or {}
@@ -314,7 +314,8 @@ class CachingAllocator:
         self.peak_reserved = max(self.peak_reserved, self.reserved)
 
     def _make_room(self, pool: _Pool, size: int, nbytes: int) -> None:
-        """Return free memory to the driver until ``nbytes`` fit: first blocks that are too large to be split, then all free memory."""
+        """Return free memory to the driver until ``nbytes`` more bytes fit. First return blocks that are too large to be split, then all
+        other free memory."""
         if self.max_split_size is not None:
             self._release_unsplit(pool, max(size, self.max_split_size))
         if not self._fits(nbytes):
@@ -326,7 +327,7 @@ class CachingAllocator:
             )
 
     def _release_unsplit(self, pool: _Pool, size: int) -> None:
-        """Return one free block of at least ``size`` bytes to the driver, or else several blocks with ``size`` bytes in total."""
+        """Return a free block of at least ``size`` bytes to the driver. If there is none, return several blocks with ``size`` bytes in total."""
         place = bisect_left(pool.free, (size, 0))
         if place < len(pool.free):
             self._release(self._blocks[pool.free[place][1]])
@@ -586,8 +587,8 @@ class _Past:
     def undo_allocation(self, address: int) -> None:
         """Free the block at ``address``, and extend the allocated block before it up to ``address``.
 
-        A free block begins where the allocated block before it ends. So this address shows the true size of an allocated block whose
-        rest was too small to be split off.
+        A free block begins where the allocated block before it ends. So ``address`` shows the true size of the allocated block before it,
+        which includes a rest that was too small to be split off.
         """
         place = bisect_left(self._addresses, address)
         if place == len(self._addresses) or self._addresses[place] != address:

@@ -63,8 +63,8 @@ def reserved(
 ) -> Reserved:
     """Return the memory that the allocator of ``device`` reserves for a run. ``counted`` are the run's calls with their MACs.
 
-    ``allocator`` is an allocator with the settings to use; at the end, it is in the state after the run. Raises InputError if ``history`` is
-    not a History, as in a report that was read from a file.
+    ``allocator`` is an allocator with the settings to use. After this function returns, the allocator is in its state at the end of the
+    run. Raises InputError if ``history`` is not a History. In a report that was read from a file, it is not.
     """
     if device in ("cpu", "meta"):
         raise InputError(
@@ -121,7 +121,7 @@ def most_state(history: History) -> int:
 
 
 def beside(gpus: int) -> int:
-    """Return the bytes that a process takes outside the allocator: the CUDA context, and NCCL's buffers in a job of ``gpus`` GPUs."""
+    """Return the bytes that a process takes outside the allocator. These are the CUDA context and the buffers of NCCL in a job of ``gpus`` GPUs."""
     return CONTEXT + next(size for least, size in reversed(NCCL.items()) if gpus >= least)
 
 
@@ -195,7 +195,7 @@ class _Held:
 
 
 def _replaced_state(history: History, changes: Sequence[tuple[int, int, int]]) -> list[tuple[int, int]]:
-    """Return the storages of optimizer state that a step frees, each with the storage that replaces it."""
+    """For the storages of optimizer state that a step frees, return a dict from each freed storage to the storage that replaces it."""
     freed, made = dict[str, list[int]](), dict[str, list[int]]()
     for storage, nbytes, number in changes:
         if number >= 0 and history.category(storage) == "optimizer":
@@ -205,7 +205,8 @@ def _replaced_state(history: History, changes: Sequence[tuple[int, int, int]]) -
 
 
 def workspaces_of(counted: Sequence[Counted], device: Device) -> dict[int, dict[int, int]]:
-    """Return, by call number, the workspaces that the call's matrix products need: their bytes by the workspace's (negative) number."""
+    """Return a dict from each call's number to the workspaces that the call's matrix products need. Workspaces have negative numbers; each
+    number is mapped to the workspace's bytes."""
     if not device.workspace:
         return {}
     found = dict[int, dict[int, int]]()

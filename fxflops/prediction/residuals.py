@@ -14,8 +14,8 @@ from torch import Tensor
 class Residuals:
     """A grid of corrections. Each value is log(measured / predicted seconds) at a knot of the grid, in thousandths.
 
-    ``axes`` has, for each feature in the grid, the base-2 logarithms of the feature's knots, ascending. Between knots, values are
-    interpolated linearly. Outside the grid, the value of the nearest knot is used.
+    ``axes`` has an entry for each feature in the grid: the base-2 logarithms of the feature's values at the knots, ascending. Between
+    knots, values are interpolated linearly. Outside the grid, the value of the nearest knot is used.
     """
 
     axes: Mapping[str, tuple[float, ...]]

@@ -1,4 +1,4 @@
-"""Record the number of query-key pairs that an attention mask keeps as a fact of the result, since shapes do not show this number."""
+"""An attention mask keeps only some of the query-key pairs. Record their number as a fact of the result, since shapes do not show this number."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def pairs_in(out: Any, all_pairs: int | None = None) -> Any:
 
 
 def fact_in(out: Any, name: str, default: Any = None) -> Any:
-    """Return the fact ``name`` of the first tensor in a call's result that has this fact; ``default`` if no tensor has this fact."""
+    """Find the first tensor in a call's result that has a fact of this ``name``, and return the fact; ``default`` if no tensor has this fact."""
     return next((spec.facts[name] for spec in specs_in(out) if name in spec.facts), default)
 
 

@@ -78,7 +78,7 @@ class Spec(tuple[int, ...]):
 
 
 def _as_ints(shape: Iterable[Any]) -> tuple[int, ...]:
-    """Return sizes as integers. In torch.jit.trace sizes are tensors; they are read in a way about which torch does not warn."""
+    """Return sizes as integers. In torch.jit.trace, sizes are tensors. This function reads the tensors in a way for which torch gives no warning."""
     sizes_and_storages = [(size, getattr(size, "untyped_storage", None)) for size in shape]
     return tuple(
         [int.from_bytes(bytes(storage()), sys.byteorder) if storage else size for size, storage in sizes_and_storages]
@@ -113,7 +113,7 @@ ATOMS = frozenset({int, float, bool, str, type(None)})
 def typed(value: Any) -> Any:
     """Return a key for a nested value of specs and plain values. Keys are equal only if the types and dtypes are equal, too.
 
-    The values themselves are not enough as keys: 1 == 1.0 == True, and specs of the same shape are equal.
+    The values alone cannot be keys, because 1 == 1.0 == True, and because two specs of the same shape are equal even if their dtypes differ.
     """
     kind = type(value)
     if kind is Spec:

@@ -107,7 +107,7 @@ def _with_facts(tensor: Any) -> Spec:
 
 
 def parts_of_sparse(tensor: Any) -> list[torch.Tensor]:
-    """Return the indices and values of a sparse tensor, which share its memory; for any other tensor, return the tensor itself."""
+    """Return the indices and values of a sparse tensor, which share the sparse tensor's memory. For any other tensor, return the tensor itself."""
     read = PARTS_OF_SPARSE.get(tensor.layout)
     if read is None:
         return [tensor]
