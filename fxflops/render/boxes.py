@@ -20,7 +20,7 @@ class Box:
     """A module, a function call, or an input or output. A box of ``count`` identical modules represents all of them.
 
     ``edges`` connect the box's ``children``. Each edge has the tensors that pass along it. If the source or the target of an edge is None,
-    this end is outside the box. ``cost`` is the sum of the costs of all nodes in the box.
+    this end of the edge is outside the box. ``cost`` is the sum of the costs of all nodes in the box.
     """
 
     name: str
@@ -90,7 +90,7 @@ class _Builder:
                 yield from self._called(child)
 
     def _follows(self, a: TreeRow, b: TreeRow) -> bool:
-        """Return whether the list item ``b`` is called directly after the list item ``a``, with no computation between them."""
+        """Return whether ``b`` is called directly after ``a``, with no computation between them. Both are items of one list of modules."""
         end, begin = self._span[a.path][1], self._span[b.path][0]
         return a.name.isdigit() and b.name.isdigit() and end <= begin and self._flops[end] == self._flops[begin]
 
@@ -141,7 +141,8 @@ def _alike(
 ) -> Iterator[list[TreeRow]]:
     """Yield groups of identical modules. ``children`` has the lists of children of several identical modules.
 
-    A group has the children at one position in all lists, and the children at the next positions if they are identical to these.
+    A group contains the children at one position in all of these lists. It also contains the children at the following positions, as long
+    as they are identical to these children.
     """
     group: list[tuple[TreeRow, ...]] = []
     for same in zip(*children, strict=False):
@@ -170,7 +171,7 @@ def _connect(source: tuple[list[str], list[Box]], target: tuple[list[str], list[
 
 
 def _shortened(box: Box) -> Box:
-    """If the only content of a module is another module, replace the outer by the inner module, and show both names."""
+    """If a module contains only one other module, show the inner module in place of the outer module, with both names."""
     box.children = [_shortened(child) for child in box.children]
     if len(box.children) == 1 and box.children[0].kind == "module" and box.row is not None and box.row.path:
         [inside] = box.children

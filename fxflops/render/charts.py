@@ -1,7 +1,7 @@
 """Charts: the elements that all charts share, and functions that turn a chart into an SVG picture or a part of a page.
 
-The positions of elements are percentages of the plot, but text and dots have a fixed size. The same drawing therefore fits wide pages,
-narrow pages, paper and a standalone picture.
+Elements are placed by percentages of the plot, but text and dots have a fixed size. The same drawing therefore fits wide pages, narrow
+pages, paper and a standalone picture.
 """
 
 from __future__ import annotations

@@ -21,7 +21,8 @@ Kind = Literal["text", "number", "flops", "elements", "s", "ms", "B", "delta", "
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column. ``key`` is the name by which users choose it, ``header`` is the text above it, and ``kind`` is the kind of its values.
+    """A column. ``key`` is the name by which users choose the column, ``header`` is the text above the column, and ``kind`` is the kind of
+    its values.
 
     Whatever the kind, a value can also be None (not measured) or a word such as "not_recognized".
     """
@@ -49,7 +50,7 @@ class Column:
         return self.header if self.unit(units) is None else self.header.partition("(")[0]
 
     def unit(self, units: str | None, otherwise: str | None = None) -> str | None:
-        """Return ``units`` if it is "auto" or a unit for this column's kind of values; else return ``otherwise``."""
+        """If ``units`` is "auto", or is a unit that fits the values of this column, return ``units``; else return ``otherwise``."""
         if units is None or self.kind not in UNITS_OF:
             return otherwise
         return units if units == "auto" or units in UNITS_OF[self.kind] else otherwise
@@ -58,7 +59,7 @@ class Column:
 def held_columns(categories: Iterable[str]) -> list[Column]:
     """Return a column for each category of memory, with its bytes at the peak.
 
-    The header for parameters is "params bytes", because "params" is the column with the number of parameters.
+    The header of the column for parameters is "params bytes", because "params" is already the column with the number of parameters.
     """
     return [Column(f"bytes_{name}", "params bytes" if name == "params" else name, "B") for name in categories]
 
@@ -259,8 +260,8 @@ def module_values(row: TreeRow, whole: TreeRow) -> dict[str, Any]:
 def module_cell(column: Column, values: dict[str, Any], units: str | None, missing: int) -> str:
     """Return the text of one cell in a module's row.
 
-    If some calls are ``missing`` from a count, the count is a lower bound and gets the mark ">=". The number of frozen parameters is shown
-    like this: "72 frozen", "288 (72 frozen)".
+    If some calls are ``missing`` from a count, the count is a lower bound, so the cell's text starts with ">=". The number of frozen
+    parameters is shown like this: "72 frozen", "288 (72 frozen)".
     """
     unit = column.unit(units, otherwise="auto") if column.kind in UNITS_OF else None
     text, frozen = column.show(values[column.key], unit), values["frozen"]

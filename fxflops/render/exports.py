@@ -122,9 +122,9 @@ class Tabular(View):
     def to_csv(self, path: Path | None = None) -> str | None:
         """Return the raw values as CSV, with the columns' keys as header; with ``path``, write the CSV to this file.
 
-        For a report, the last column is the provenance. If the report was timed, the columns before the provenance are the model's latency
+        For a report, the last column is the provenance. If the report was timed, two columns precede the provenance: the model's latency,
         and the reason why the times are unreliable. A spreadsheet would read text that starts with ``= + - @``, a tab or a line break as a
-        formula; such text gets a leading apostrophe.
+        formula. Such text gets an apostrophe in front.
         """
         table = self._as_table()
         origin = table._origin()
@@ -255,7 +255,8 @@ class Table(Tabular):
         return [self.columns[i] for i in kept], [[row[i] for i in kept] for row in self.rows]
 
     def _used(self) -> Sequence[int]:
-        """Return the positions of the columns that are not empty or otherwise useless; if there are no such columns, of all columns."""
+        """Return the positions of the columns that are worth showing, e.g. not empty. If there is no such column, return the positions of
+        all columns."""
         idle = [(*EMPTY, USUAL.get(column.key)) for column in self.columns]
         used = [
             i

@@ -55,7 +55,7 @@ def written_bytes(data: bytes, path: Path | None) -> bytes | None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """If the block cannot write the file because its folder does not exist, raise an InputError that is also a FileNotFoundError."""
+    """If the block cannot write the file because the file's folder does not exist, raise an InputError that is also a FileNotFoundError."""
     try:
         yield
     except FileNotFoundError as error:

@@ -109,7 +109,7 @@ def _placed(box: Box, whole: float, show: Callable[[float], str]) -> _Placed:
 
 
 def _layers(box: Box) -> dict[Box, int]:
-    """Return the layer of each child. A child is one layer below the lowest of the earlier children whose tensors it uses."""
+    """Return the layer of each child. Among the earlier children whose tensors a child uses, find the lowest; the child is one layer below it."""
     order = {child: i for i, child in enumerate(box.children)}
     layer = dict.fromkeys(box.children, 0)
     for child in box.children:

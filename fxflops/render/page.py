@@ -1,7 +1,7 @@
-"""The report as an HTML page: one file that needs no other file and cannot load any.
+"""The report as an HTML page. The page is a single file: it needs no other file, and it cannot load one.
 
 The page's content security policy (https://www.w3.org/TR/CSP3/) allows only scripts with the hashes of the page's own scripts. Even if a
-name from a model got into the page as a script, the script could not run.
+model's name contained a script and got into the page unescaped, the script could not run.
 """
 
 from __future__ import annotations
@@ -286,7 +286,7 @@ def _bar(step: StepTime, longest: float) -> str:
 
 
 def _graph() -> str:
-    """Return the collapsed element for the graph. The script shows the graph as an image, so that the page's styles do not affect it."""
+    """Return the collapsed element for the graph. A script shows the graph as an image, so that the page's styles do not change the graph."""
     image = '<img id="graph" alt="the graph of the model, coloured by FLOPs">'
     return (
         f'<details class="graph"><summary>The graph, coloured by FLOPs</summary>{scrollable("graph", image)}</details>'

@@ -68,8 +68,8 @@ def amounts(ranks: Sequence[RankFigures]) -> dict[str, Amounts]:
 def conclusion(ranks: Sequence[RankFigures], repeated: str = "") -> str:
     """Return ``slowest: rank 1, 2.00 s, 1.33x the mean; each computes 1.60 kFLOPs; ...; repeated: mlp 400``.
 
-    For each quantity, this is the rank with the largest value, or the value if all ranks have the same. For the bytes sent, it is also
-    the process group that sends most.
+    For each quantity, the text names the rank with the largest value, or gives the value if all ranks have the same value. For the bytes
+    sent, the text also names the process group that sends most.
     """
     found = amounts(ranks)
     clauses = [_clause(ranks, each) for each in found.values()]

@@ -137,7 +137,7 @@ def facts(data: Summary) -> list[Fact]:
 def flow(start: str, parts: Sequence[str], separator: str, limit: int | None, indent: int) -> list[str]:
     """Join ``start`` and the parts into lines of at most ``limit`` cells. All lines but the first are indented by ``indent`` blanks.
 
-    If a part is too long for one line, it is broken only before " + ".
+    If a part is too long for one line, it may be broken only before " + ".
     """
     lines, empty = [start], cells(start) >= indent and start.endswith(" ")
     for part in parts:
@@ -210,7 +210,7 @@ def _counts(data: Summary) -> list[Fact]:
 
 
 def _exact(number: int, bound: str = "") -> list[str]:
-    """Return [the number with all its digits]; [] if the readable form of the number already shows all digits."""
+    """Return a list with the number written with all its digits. The list is empty if the readable form already shows all digits."""
     return [f"{bound}{number:,}"] if " " in units.count(number) else []
 
 
@@ -353,6 +353,6 @@ def _repeats(of: Timing) -> str:
 
 
 def _spread(median: float, low: float, high: float) -> str:
-    """Return the lowest and the highest time as text, both in the unit of the median, which is left out."""
+    """Return the lowest and the highest time as text. Both have the unit of the median; the unit itself is left out."""
     unit = units.seconds(median).split()[-1]
     return f"{units.seconds(low, unit).split()[0]}-{units.seconds(high, unit).split()[0]}"

@@ -27,8 +27,8 @@ LABEL_ROOM = 30
 class Line:
     """A line of the tree: the branches drawn before the name (``guide``), the name, the class, and a note such as "x12".
 
-    ``path`` is the module's path. If ``count`` modules share the line, ``path`` is the first module's path, with the common name of all
-    modules at the end. If the line is a module's own work, ``path`` is the module's path, followed by the name of the work.
+    ``path`` is the module's path. If ``count`` modules share the line, ``path`` is the path of the first module, ending in the common name
+    of all modules. If the line shows a module's own work, ``path`` is the module's path, followed by the name of the work.
     """
 
     guide: str
@@ -85,7 +85,7 @@ def tree(root: TreeRow, *, width: int | None = None, color: bool = False, **opti
 
 
 def notes_on(root: TreeRow, **options: Unpack[Options]) -> list[str]:
-    """Return the lines below a tree: how many modules are hidden below the depth, and which requested columns were not measured."""
+    """Return the lines below a tree. They say how many modules are deeper than the tree shows, and which requested columns were not measured."""
     columns = options.get("columns") or ()
     asked = [MODULE_COLUMNS[i].key for i in pick(MODULE_COLUMNS, columns)] if columns else []
     known = {key for row in root.walk() for key, value in module_values(row, root).items() if value is not None}

@@ -161,7 +161,7 @@ def compare(
             reports have values.
         conventions: additional conventions, such as "fvcore" and "thop". Each convention adds a column with its FLOPs or MACs.
 
-    Raises InputError if there are no reports, for arguments that are not reports, and for reports of several conventions.
+    Raises InputError if no reports are passed, if an argument is not a report, or if the reports are counted under different conventions.
     """
     by_name = _by_name(reports)
     conventions_used = {report.convention for report in by_name.values()}
@@ -259,7 +259,7 @@ def _common_inputs(reports: Mapping[str, Report]) -> str:
 
 
 def _notes(reports: Mapping[str, Report], shown_keys: Sequence[str]) -> tuple[str, ...]:
-    """Return the notes below the table: the common inputs, and caveats about the values that the table shows."""
+    """Return the notes below the table: the inputs that all models share, and warnings about values that are not comparable or not exact."""
     common = "" if "inputs" in shown_keys else _common_inputs(reports)
     convention = next(iter(reports.values())).convention
     notes = [" · ".join(filter(None, [common, f"convention {convention}"]))]

@@ -91,7 +91,7 @@ class CompiledView(View):
 
     @property
     def recompilations(self) -> tuple[Recompilation, ...]:
-        """The compilations of the model's code after the first compilation, each with the guard that failed."""
+        """The times that the model's code was compiled again after the first compilation, each with the guard that failed."""
         return self.run.recompilations
 
     @property
@@ -106,8 +106,8 @@ class CompiledView(View):
     def by_module(self) -> Rows[ModuleGain]:
         """Return each module's eager and compiled time, by path. "" is the model; ``(no kernel)`` is the time outside kernels.
 
-        If a kernel fuses operations of several modules, the kernel's time is split in proportion to the modules' eager times, so
-        the modules show the same gain. Raises InputError, with the reason, if the kernels are not known.
+        If a kernel fuses operations of several modules, the kernel's time is divided among the modules in proportion to their eager times.
+        So these modules show the same gain. Raises InputError, with the reason, if the kernels are not known.
         """
         if not self.run.kernels:
             raise InputError(
@@ -133,7 +133,7 @@ class CompiledView(View):
 
     @property
     def unsteady(self) -> bool:
-        """True if the kernels' times add up to much more than the latency, which makes the times of single modules unreliable."""
+        """True if the times of the kernels add up to much more than the latency. The times of single modules are then unreliable."""
         return sum(kernel.seconds for kernel in self.run.kernels) > LONGEST * (self.latency or 0.0)
 
     @property

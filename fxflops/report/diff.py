@@ -184,8 +184,8 @@ class Diff(Tabular):
         return f"{TITLES[key][0]} by {kind}{f', {self.phase}' * has_backward}"
 
     def _groups(self) -> Iterator[tuple[str, Mapping[str, Sequence[DiffRow]], int]]:
-        """Yield "module" with the modules grouped by path pattern (``*`` replaces varying numbers), then "operator" with the
-        operators. The last value of each tuple is the number of groups to show."""
+        """First yield "module" with the modules, grouped by their path with ``*`` in place of varying numbers. Then yield "operator" with
+        the operators. The last value of each tuple is the number of groups to show."""
         by_pattern = grouped((pattern(row.key), row) for row in self.modules)
         modules = {rows[0].key if rows[0].key and len(rows) == 1 else name: rows for name, rows in by_pattern.items()}
         yield "module", modules, TOP_MODULES
@@ -318,7 +318,7 @@ def _sum(rows: Iterable[DiffRow], key: str) -> Change:
 
 
 def _whereabouts(rows: Sequence[DiffRow]) -> str:
-    """Return how many rows each report has, e.g. "only in a", "x3" (3 in each), or "x2, x3"; "" if each report has 1 row."""
+    """Say how many rows each report has, e.g. "only in a", "x3" (3 rows in each) or "x2, x3"; "" if each report has 1 row."""
     in_a, in_b = (sum(row.where != absent for row in rows) for absent in (ONLY_B, ONLY_A))
     if not in_a or not in_b:
         return (ONLY_B if in_b else ONLY_A) + (f", x{len(rows)}" if len(rows) > 1 else "")

@@ -28,8 +28,8 @@ def rank() -> int:
 def exchanged(text: str, timeout: float) -> list[str]:
     """Return the texts of all processes by rank. Every process must call this function the same number of times.
 
-    Raises DistributedError, in every calling process, if other ranks do not call within ``timeout`` seconds of rank 0. The
-    error lists these ranks. The other ranks wait for rank 0 for twice the ``timeout``.
+    Raises DistributedError in every calling process if some ranks have not called this function ``timeout`` seconds after rank 0. The error
+    lists these ranks. The other ranks wait for rank 0 for twice the ``timeout``.
     """
     if processes() == 1:
         return [text]

@@ -61,8 +61,8 @@ class Explanation(Tabular):
     """A table of the differences between the totals of conventions ``a`` and ``b``. The largest difference is first.
 
     The differences of all rows add up to ``total_b - total_a``. ``same`` is the FLOPs of all other calls, which both conventions
-    count identically. ``missing_a`` and ``missing_b`` have the ops that convention ``a`` or ``b`` cannot count, with the numbers of
-    calls. The total of a convention with missing ops is a lower bound.
+    count identically. ``missing_a`` has the ops that convention ``a`` cannot count, each with its number of calls; ``missing_b`` has those
+    of ``b``. The total of a convention with missing ops is a lower bound.
     """
 
     a: str
@@ -171,7 +171,7 @@ def _pairs(a: Sequence[Counted], b: Sequence[Counted], calls: int) -> Iterator[t
 
 
 def _numbered(extra: Iterable[Counted]) -> Iterator[tuple[object, Counted]]:
-    """Yield each module charge with a key: the module's path, the module's class, and a running number."""
+    """Yield each call for which a module is charged, with a key: the module's path, the module's class, and a running number."""
     seen: Counter[object] = Counter()
     for each in extra:
         key = each.call.path, each.call.target

@@ -32,7 +32,7 @@ class PerToken(NamedTuple):
 def per_token(counted_run: CountedRun, tokens: int | None) -> PerToken:
     """Return the sums of a run divided by ``tokens``. The default is the number of tokens passed to the model's calls.
 
-    Raises InputError if ``tokens`` is not an int above 0, or if no integers were passed to the model.
+    Raises InputError if ``tokens`` is not an int above 0. Also raises InputError if ``tokens`` is not passed and the model got no integers.
     """
     run = counted_run.run
     if tokens is None:
@@ -57,7 +57,7 @@ def per_token(counted_run: CountedRun, tokens: int | None) -> PerToken:
 def active_params(counted_run: CountedRun, tokens: int | None = None) -> float | None:
     """Return the number of parameters that a mixture of experts uses per token.
 
-    The result is the number of parameters outside the experts, plus the experts' MACs per token. None for a model without experts, or if
+    This is the number of parameters outside the experts, plus the experts' MACs per token. Return None for a model without experts, or if
     the number of tokens in the run is unknown.
     """
     experts = {

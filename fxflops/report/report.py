@@ -177,7 +177,7 @@ class Report(View):
 
     @property
     def total_activations(self) -> int:
-        """Number of elements in the outputs of matrix products, convolutions and attention. fvcore defines activations like this."""
+        """Number of elements in the outputs of matrix products, convolutions and attention, which is fvcore's definition of activations."""
         return self._counted_run.forward.activations
 
     @property
@@ -216,7 +216,7 @@ class Report(View):
     def device_time(self) -> float | None:
         """Seconds for which the accelerator was busy in a profiled block. None if this time is unknown, or if no block was profiled.
 
-        Time in which the device waited for the host is excluded, so the overhead of observing the block does not change the value.
+        The time in which the device waited for the host is not included. So the overhead of observing the block does not change the value.
         """
         return self._run.block.device_seconds
 
@@ -232,7 +232,7 @@ class Report(View):
 
     @property
     def unsteady(self) -> str:
-        """The reason why the times are unreliable, as text. "" if the times are steady, or if nothing was timed."""
+        """A text that says why the times are unreliable. It is "" if the times are steady, or if nothing was timed."""
         return unsteady(self._run, self.total_time)
 
     @property
@@ -242,7 +242,7 @@ class Report(View):
 
     @property
     def memory(self) -> Memory:
-        """The bytes at peak memory by category, the place in the run where the peak occurs, and the source of the numbers."""
+        """The memory at the peak: the bytes by category, the place in the run where the peak occurs, and the source of these numbers."""
         return self._run.memory.by_category
 
     @property
@@ -300,7 +300,7 @@ class Report(View):
 
     @property
     def trace_reason(self) -> str:
-        """Why the model was not traced symbolically, or why it was not counted on the meta device; "" if neither happened."""
+        """The reason why the model was not traced symbolically, or not counted on the meta device. "" if there is no such reason."""
         return self._run.recorded_why
 
     @property
@@ -368,7 +368,7 @@ class Report(View):
     def by_operator(self, phase: str = "forward") -> Rows[OperatorRow]:
         """Return a row of sums for each operator, by the operator's name. The operator with the most FLOPs is first.
 
-        The row ``(no op)`` has the time of graph nodes that compute nothing, e.g. an input, an index into a tuple, or a shape.
+        The row ``(no op)`` has the time of graph nodes that compute nothing. Such a node is e.g. an input, an index into a tuple, or a shape.
         """
         return operator_table(self._counted_run, phase)
 
@@ -377,7 +377,7 @@ class Report(View):
         return dtype_table(self._counted_run, phase)
 
     def by_module_and_operator(self, phase: str = "forward") -> Rows[Rows[OperatorRow]]:
-        """Return, for each module path, a row of sums for each operator in the module's subtree."""
+        """For each module path, return a row of sums for each operator that is called in the module or in the modules below it."""
         return module_and_operator_table(self._counted_run, phase)
 
     def by_step(self) -> Rows[OperatorRow]:
@@ -423,8 +423,9 @@ class Report(View):
     def collectives(self) -> Table:
         """The collectives of this process by module and phase: operation, group, bytes sent and received, seconds.
 
-        A process group is named after its mesh dimension. The bytes are the minimum that the operation has to transfer, e.g. with a
-        ring algorithm (see ``docs/distributed.md``). The seconds end when the call returns; an asynchronous transfer may end later.
+        A process group is named after its mesh dimension. The bytes are the fewest that any algorithm must transfer for the operation (see
+        ``docs/distributed.md``). For example, a ring algorithm transfers this number. The seconds end when the call returns; an
+        asynchronous transfer may end later.
         """
         return collective_table(self._counted_run)
 
@@ -452,10 +453,9 @@ class Report(View):
 
         The model does not run again. ``attention="exact"`` counts the query-key pairs that a mask allows. These pairs are known
         for causal attention, and for masks whose values could be read. Attention with any other mask is listed in ``missing``.
-        A report read from a file keeps the counts by the user's formulas, unless ``formulas`` has formulas for the same ops.
+        A report read from a file keeps the counts that the user's formulas gave. To replace these counts, pass ``formulas`` for the same ops.
 
-        Raises InputError without a ``convention`` if the report was read from a file and counted under a convention that the
-        user defined.
+        Raises InputError if the report was read from a file and counted under a convention that the user defined, unless a ``convention`` is passed.
         """
         if convention is None and self._convention.summary == NAME_ONLY:
             raise InputError(
@@ -479,8 +479,8 @@ class Report(View):
     def explain(self, a: str | Convention, b: str | Convention | None = None, phase: str = FORWARD) -> Explanation:
         """Explain why conventions ``a`` and ``b`` give different totals. Each row is an op that the conventions count differently.
 
-        Without ``b``, the report's own convention is compared with ``a``. If one convention counts multiply-accumulates and the
-        other convention is fxflops, the numbers of fxflops are MACs. ``phase`` is as for :meth:`by_module`.
+        Without ``b``, the report's own convention is compared with ``a``. If one convention counts multiply-accumulates and the other is
+        "fxflops", the result shows fxflops's MACs instead of its FLOPs. ``phase`` is as for :meth:`by_module`.
 
         >>> print(report.explain("fvcore", "deepspeed"))  # doctest: +SKIP
         """
@@ -501,9 +501,9 @@ class Report(View):
         """Return the minimum time that a device needs for each call, next to the measured time.
 
         ``device`` is a name, a Device, or "auto" for the device of the run. ``phase`` is as for :meth:`by_module`.
-        Attention is counted for the query-key pairs that the mask allows, even if the report counts all pairs. Some masks have
-        unknown values, e.g. in a ``count``, a mask that is computed from weights or is on the meta device. For such a mask, the
-        bound assumes no pairs and includes only the time to move bytes, and the result says so.
+        Attention is counted only for the query-key pairs that the mask allows, even if the report itself counts all pairs. The values of
+        some masks are unknown. In a ``count``, this happens if the mask is computed from weights or is on the meta device. For such a mask,
+        the bound assumes that no pairs are computed. It includes only the time to move bytes, and the result says so.
         """
         least, exact = (self._counted_as_computed(attention) for attention in ("least", "exact"))
         unread = sum(
@@ -530,9 +530,9 @@ class Report(View):
         ``device`` is a name or a Device. ``launch="graph"`` predicts only device time, as in a CUDA graph. With ``launch="eager"``,
         each kernel also waits until the host has launched it. ``calibration`` has measured kernel speeds, e.g. from
         :func:`fxflops.calibrate`. The default is fxflops's own calibration of the card, or of the most similar cards. If no
-        calibration covers a call, the call's predicted time is its roofline bound. The prediction states the share of the time
-        that such calls take, and the expected error. Use ``count(..., device="cuda")`` to make the report. Otherwise the
-        prediction assumes the kernels of the report's own device, and says so.
+        calibration covers a call, the call's predicted time is its roofline bound. The prediction states the expected error. It also states
+        which share of the time is predicted for calls without a calibration. Use ``count(..., device="cuda")`` to make the report.
+        Otherwise the prediction assumes the kernels of the report's own device, and the result says so.
 
         >>> print(report.predict("H100 SXM"))  # doctest: +SKIP
         """
@@ -559,8 +559,9 @@ class Report(View):
         ``device`` is a name or a Device. ``gpus`` is the number of GPUs in the job, which determines the size of NCCL's buffers. To
         change torch's default settings, pass an empty :class:`~fxflops.prediction.CachingAllocator` as ``allocator``.
 
-        Make the report with :func:`count` and ``device="cuda"``, on any machine. For a report of another device, the prediction uses
-        the tensors of that device, and says so. Two steps of the run are simulated. Raises InputError for a report that was read from a file.
+        Make the report with :func:`count` and ``device="cuda"``, on any machine. For a report of another device type than CUDA, the
+        prediction uses the tensors of that device, and the result says so. Two steps of the run are simulated. Raises InputError for a
+        report that was read from a file.
 
         >>> print(report.reserved("H100"))  # doctest: +SKIP
         """
@@ -590,11 +591,11 @@ class Report(View):
         return {}
 
     def mfu(self, device: str | Device = "auto") -> float | None:
-        """Return the model FLOPs utilization (MFU): 2 x MACs of forward and backward, divided by time and by the device's peak FLOP/s.
+        """Return the model FLOPs utilization (MFU). This is 2 x MACs of forward and backward, divided by the time and by the device's peak FLOP/s.
 
-        The time is that of forward and backward, or under ``profile``, of the whole block. Returns None, with a warning that says
-        why, if the run was not timed on this device, or if the run was faster than a measured peak. For a listed or user-defined
-        device, the result may be above 1; then a warning says that the peak is too low.
+        The time is that of forward and backward, or under ``profile``, of the whole block. Returns None and warns if the run was not timed
+        on this device, or if it was faster than a measured peak. The warning says why. For a device from the table or a device that you
+        defined, the result may be above 1. If so, a warning says that the device's peak is too low.
         """
         return self._mfu(device, asked=True)
 
@@ -622,15 +623,16 @@ class Report(View):
 
         ``tokens`` is a number, or text such as "15T" or "300B". ``device`` is the card's name, such as "H100", or a Device. ``mfu`` is
         the share of the device's peak FLOP/s that the job reaches. The peak is for the dtype of the step's largest matrix product.
-        ``tokens_per_step`` is the number of tokens in the counted step, with the same default as in :meth:`per_token`. Raises InputError if no backward pass was counted.
+        ``tokens_per_step`` is the number of tokens in the counted step. The default is the same as for ``tokens`` in :meth:`per_token`.
+        Raises InputError if no backward pass was counted.
         """
         return training_run(self._counted_run, tokens, device, mfu, tokens_per_step)
 
     def per_token(self, tokens: int | None = None) -> PerToken:
         """Return the cost per token: FLOPs, MACs and seconds of the run, divided by the number of ``tokens``.
 
-        By default, the number of integers passed to the model is used. For ``generate()`` under :func:`fxflops.profile`, this is
-        the prompt's length plus the number of tokens fed back to the model. Raises InputError if no integers were passed.
+        By default, the number of integers passed to the model is used. For ``generate()`` under :func:`fxflops.profile`, the default is the
+        length of the prompt plus the number of generated tokens that the model gets as input. Raises InputError if no integers were passed.
         """
         return per_token(self._counted_run, tokens)
 
@@ -648,9 +650,9 @@ class Report(View):
     def gather(self, *, whole: Report | None = None, timeout: float = 60.0) -> GatheredReport:
         """Return one report over all torch.distributed processes. Every process must call ``gather`` on its own report.
 
-        ``whole`` is a report of the same work in a single process, such as ``fxflops.count`` of the model on the whole batch. If
-        the processes compute more FLOPs than ``whole``, several processes repeat the same work; the result shows these FLOPs by
-        module. Without torch.distributed, the result covers one process.
+        ``whole`` is a report of the same work in a single process. For example, use ``fxflops.count`` of the model on the whole batch. If
+        the processes together compute more FLOPs than ``whole``, some work is repeated in several processes. The result shows the repeated
+        FLOPs by module. Without torch.distributed, the result covers one process.
 
         Raises DistributedError in every calling process if another process does not call ``gather`` within ``timeout`` seconds.
         Raises InputError in all processes if the reports come from different functions, e.g. ``count`` and ``profile``.
@@ -776,7 +778,7 @@ class Report(View):
     def load(cls, path: Path, model: Callable[..., Any] | None = None) -> Report:
         """Return the report in a JSON file that :meth:`save` wrote. The result equals the saved report and has the same views.
 
-        Pass ``model`` only to recount with formulas that need the modules themselves: the file has only the modules' plain
+        Pass ``model`` only to recount with formulas that need the modules themselves, because the file has only the modules' plain
         attributes. Loading imports no module that the file names. A class or function that is not imported yet is loaded as a name.
 
         Raises InputError if the file is not a report, or if this version does not support the file's schema. Raises OSError
@@ -810,7 +812,8 @@ class Report(View):
         return report
 
     def _with_torch(self) -> Report:
-        """Return this report. If it was read without torch and so has only names of functions, import torch and read the report again."""
+        """Return this report. If this report was read without torch, its functions are only names. In this case, import torch and read the
+        report again."""
         if self._data is None:
             return self
         import torch  # noqa: F401
@@ -820,7 +823,7 @@ class Report(View):
     def _users_counts(self) -> dict[int, Counted]:
         """Return the counts by the user's formulas, by call index.
 
-        These counts are made under the base convention and are valid under every convention, so a file can store them.
+        These counts are made under the base convention. A file can store them, because they are valid under every convention.
         """
         from ..counting.counts import users_counts
 
@@ -871,8 +874,8 @@ class Report(View):
     def to_chrome_trace(self, path: Path | None = None) -> str | None:
         """Return a trace for Perfetto (ui.perfetto.dev) and chrome://tracing, or write the trace to ``path``.
 
-        The trace shows the memory and the modules, with the operations one after the other in run order. If nothing was timed,
-        1 us in the trace represents 1 MFLOP, and the trace says so.
+        The trace shows the memory, the modules, and the operations in run order, without overlap. If nothing was timed, 1 us in the trace
+        represents 1 MFLOP; the trace says so.
         """
         return written(as_json(chrome_trace(self._counted_run)), path)
 
@@ -894,8 +897,8 @@ class Report(View):
     def to_model_explorer(self, path: Path | None = None, *, by: str | None = None) -> str | None:
         """Return the graph as JSON for Google's Model Explorer, or write the JSON to ``path``. The graph's layers are the modules.
 
-        If ``by`` is "flops", "macs", "time" or "memory", return node data instead, which colour the nodes of the graph by this cost.
-        Raises InputError for a run without a graph, e.g. of :func:`~fxflops.count`.
+        If ``by`` is "flops", "macs", "time" or "memory", return node data instead of the graph. Model Explorer uses node data to colour the
+        nodes by this cost. Raises InputError for a run without a graph, e.g. of :func:`~fxflops.count`.
         """
         data = graph(self._counted_run) if by is None else node_data(self._counted_run, by)
         return written(as_json(data), path)
@@ -916,8 +919,8 @@ class Report(View):
         category. ``chart="roofline"`` shows the calls below the limits of a ``device``.
 
         ``by`` is the cost: "flops", "macs", "time" or, for the graph, "memory". In the graph, identical consecutive modules share
-        one box. ``depth`` is the graph's number of module levels; by default, as many levels as fit in a readable picture. Raises InputError if the run has no
-        graph (only :func:`~fxflops.analyze` makes one), or lacks the data for a chart.
+        one box. ``depth`` is the number of module levels in the graph. By default, the graph has as many levels as fit in a readable
+        picture. Raises InputError if the run has no graph or lacks the data for a chart. Only :func:`~fxflops.analyze` makes a graph.
         """
         return written(self._picture(chart, by, depth, device), path)
 

@@ -195,7 +195,7 @@ def _counted(counted: Counted) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON data: a record as a dict by field name, a tuple as a list, and a range as a list of its two ends."""
+    """Return a value as JSON data. A record becomes a dict by field name, a tuple becomes a list, and a range becomes a list of its start and end."""
     if is_dataclass(value):
         return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if hasattr(value, "_asdict"):

@@ -1,4 +1,4 @@
-"""Extrapolate a training run from one counted step: the GPU-hours by the step's FLOPs, and by the 6ND estimate."""
+"""Extrapolate a training run from one counted step. The GPU-hours are computed in two ways: from the step's FLOPs, and from the 6ND estimate."""
 
 from __future__ import annotations
 

@@ -116,7 +116,8 @@ class Row(NamedTuple):
 
     @property
     def efficiency(self) -> float | None:
-        """The lower bound of the time, divided by the measured time; 1 is as fast as the device allows. None if not timed."""
+        """The lower bound of the time, divided by the measured time. A value of 1 means that the call is as fast as the device allows. None
+        if not timed."""
         return self.bound_seconds / self.seconds if self.seconds else None
 
 
@@ -126,9 +127,9 @@ class Roofline(Tabular):
 
     - ``latency``: the model's own seconds in this phase.
     - ``mfu``: the time that 2 x MACs need at the peak, divided by ``latency``.
-    - ``missing``: the number of calls without a formula. Only their bytes are in the bounds.
-    - ``unread``: the number of attention calls whose mask has no values, as on meta. Such a mask might hide all pairs, so only
-      the bytes of these calls are in the bounds.
+    - ``missing``: the number of calls without a formula. The bounds include only the bytes of these calls.
+    - ``unread``: the number of attention calls whose mask has no values, as on meta. Such a mask might hide all pairs, so the bounds
+      include only the bytes of these calls.
 
     ``latency`` and ``mfu`` are None if the run was not timed on this device. The result is then only a lower bound of the time.
     """
@@ -157,7 +158,8 @@ class Roofline(Tabular):
         return self.total.bound_seconds
 
     def by_bound(self) -> Rows[Row]:
-        """Return the sums of the calls, grouped by the ceiling that sets their bound: "compute", "memory", "launch", "nothing"."""
+        """Return the sums of the calls for each limiting ceiling. The ceiling that sets a call's bound is "compute", "memory", "launch" or
+        "nothing"."""
         rows = _grouped(self.rows, lambda row: [row.binds])
         return _as_rows({kind: rows[kind] for kind in (*KINDS, NOTHING) if kind in rows}, "kinds", self.provenance)
 
@@ -169,7 +171,7 @@ class Roofline(Tabular):
         )
 
     def by_module(self) -> Rows[Row]:
-        """Return the sums of the calls within each module, by the module's path; "" is the whole model."""
+        """Return, for each module path, the sum of the calls within the module. The path "" is the whole model."""
         rows = _grouped(self.rows, lambda row: list(prefixes(row.path)), lambda path, _: ("all", path))
         return _as_rows(rows, "modules", self.provenance)
 
@@ -194,9 +196,9 @@ class Roofline(Tabular):
     ) -> str:
         """Return the rows as text. Rows that take no time are omitted.
 
-        ``by`` is "call", "operator", "module", or "kind", which sums the calls of an operator in modules whose paths differ only in
-        numbers. The slowest rows come first unless ``sort_by`` names a column. ``top``, ``columns``, ``units`` and ``tablefmt`` are
-        as for :func:`~fxflops.render.table.grid`.
+        ``by`` is "call", "operator", "module" or "kind". "kind" sums an operator's calls in modules whose paths differ only in numbers. The
+        slowest rows come first unless ``sort_by`` names a column. ``top``, ``columns``, ``units`` and ``tablefmt`` are as for
+        :func:`~fxflops.render.table.grid`.
         """
         from ..render.table import grid
 

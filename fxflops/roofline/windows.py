@@ -1,7 +1,8 @@
 """The bytes of a call's arguments that the call does not read.
 
-If the stride is larger than the kernel, a convolution or pool skips elements: a 1 x 1 convolution with stride 2 reads a quarter of
-its input. Resampling to a smaller size may skip elements too. A grouped product with fewer rows than experts leaves experts unused.
+If the stride is larger than the kernel, a convolution or pool skips elements. For example, a 1 x 1 convolution with stride 2 reads a
+quarter of its input. Resampling to a smaller size may skip elements too. A grouped product with fewer rows than experts leaves experts
+unused.
 """
 
 from __future__ import annotations
@@ -106,7 +107,8 @@ def _gaps(given: Mapping[str, Any], whole: Any, out: Any) -> int:
 
 
 def _dims_of(whole: Spec, out: Spec) -> int:
-    """Return the number of dims with windows, at most 3: all dims after the leading dims that are equal in ``whole`` and ``out``."""
+    """Return the number of dims with windows, which is at most 3. These are all dims except the leading dims, which are equal in ``whole``
+    and ``out``."""
     same = 0
     while same < len(whole) and whole[same] == out[same]:
         same += 1
