@@ -1,4 +1,4 @@
-"""Rebuild a model's cache after any number of tokens from recorded writes, without running a layer."""
+"""Rebuild a model's cache as it is after any number of tokens. The cache is built from recorded writes, and no layer runs."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ def written(new: Any, prompt: Sequence[Write], tokens: int, step: Sequence[Write
     """Return the cache that a prompt of ``wanted`` tokens leaves; None if the recorded writes are not enough to build this cache.
 
     ``new`` is an empty cache to fill. ``prompt`` has the writes of a prompt of ``tokens`` tokens, ``step`` the writes of a step of one
-    token. A dimension is a number of tokens if its size is ``tokens`` in the prompt's write and 1 in the step's write. If the step calls
-    other methods than the prompt, or passes tensors with another number of dimensions, the step is ignored. The cache's own methods decide
-    which tokens the cache keeps.
+    token. A dimension of a written tensor is a number of tokens if its size is ``tokens`` in the prompt's write and 1 in the step's write.
+    The step is ignored if it calls other methods than the prompt, or if it passes tensors with another number of dimensions. The cache's
+    own methods decide which tokens the cache keeps.
     """
     if new is None or not prompt:
         return None

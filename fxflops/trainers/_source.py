@@ -53,8 +53,8 @@ class Training(NamedTuple):
 class Source:
     """A report, a model or a transformers config, with the data that trainers' formulas read from it.
 
-    ``images`` has the number of patches of each image in the batch. ``form`` is a closed form, which is evaluated for lengths that a
-    report does not have, instead of counting them. Raises InputError for a source of any other type.
+    ``images`` has the number of patches of each image in the batch. ``form`` is a closed form. If a length is not in the report, the closed
+    form is evaluated for this length instead of counting it. Raises InputError for a source of any other type.
     """
 
     def __init__(self, given: Any, images: Iterable[int] = (), form: ClosedForm | None = None) -> None:
@@ -78,7 +78,8 @@ class Source:
 
     @property
     def provenance(self) -> str:
-        """Where the numbers come from: the provenance of the report, or this environment if the numbers are computed now."""
+        """Where the numbers come from. This is the provenance of the report or, if the numbers are computed now, a description of this
+        environment."""
         if isinstance(self._given, Report):
             return self._given.provenance
         return environment_of(torch.device("meta"), "", False).provenance
@@ -135,7 +136,7 @@ class Source:
 
     @cached_property
     def parameters(self) -> Mapping[str, int]:
-        """The number of parameters by term. A table that the input and the output layer share is listed under the output layer."""
+        """The number of parameters by term. If the input and the output layer share one table, the table is listed under the output layer."""
         found: Counter[str] = Counter()
         for module in self.modules:
             found[module_term(module)] += module.params or 0
@@ -155,7 +156,7 @@ class Source:
         return found
 
     def width_of_scores(self, trainer: str) -> int:
-        """Return heads x (query size per head + value size per head), summed over all layers with attention."""
+        """For each layer with attention, compute heads x (query size per head + value size per head); return the sum over these layers."""
         config = self.needed_config(trainer) and self.text
         layers = len([kind for kind in layer_kinds(config) if kind != "linear_attention"])
         self.check(trainer, {"attention projections": projections(config) * layers})
@@ -219,7 +220,8 @@ def _training_in(report: Report, times: int) -> Training:
 
 
 def _training_by(form: ClosedForm, length: int, times: int) -> Training:
-    """Evaluate a closed form for one sequence. The last size of the form is the sequence length; a size before it is the batch."""
+    """Evaluate a closed form for one sequence. The last size of the closed form is the sequence length. If there is a size before it, that
+    size is the batch."""
     point = [1, length][-len(form.sizes) :]
     cell = form.cell_at(point, "macs")
     wanted = PHASES["training"]

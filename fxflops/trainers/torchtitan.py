@@ -29,7 +29,8 @@ def terms(source: Source, lengths: tuple[int, ...]) -> Terms:
 
 
 def terms_with_windows(source: Source, lengths: tuple[int, ...]) -> Terms:
-    """Return the terms of torchtitan 0.3.0, but with the scores only in each layer's window, and with the state of a delta rule."""
+    """Return the terms of torchtitan 0.3.0 with two changes: only scores within each layer's window are counted, and the state of a delta
+    rule is also counted."""
     found = dict(terms(source, lengths))
     config, tokens = source.text, sum(lengths)
     of_layers = windows(config)

@@ -80,7 +80,7 @@ def _projections(kind: str, config: Any) -> int:
 
 
 def _feed_forward(kind: str, config: Any) -> dict[str, int]:
-    """Return, by term, the number of elements in the matrices of the feed-forward layers that a token uses."""
+    """Return the sizes of the feed-forward matrices that a token uses, in elements, by term."""
     hidden, layers = config.hidden_size, config.num_hidden_layers
     if kind not in MIXTURES and not (kind in HYBRID and hasattr(config, "num_experts")):
         return {"mlp": hidden * config.intermediate_size * (2 if kind == "apertus" else 3) * layers}
