@@ -77,7 +77,7 @@ def analyze(
     optimizer: None = None,
     **unknown: NoReturn,
 ) -> Report:
-    """Trace ``model`` and run it node by node on real tensors; count every operation, and measure its time and memory.
+    """Trace ``model`` and run it node by node on real tensors. Count every operation, and measure its time and memory.
 
     Args:
         model: any ``nn.Module``, on CPU, accelerator or meta. The model's state is restored at the end, also after an error. A
@@ -92,9 +92,9 @@ def analyze(
         models: for a callable, the modules to show instead of the modules that the search finds: a single module (paths are as in
             that module), a list, or a mapping by name.
         mode: "eval", "train" or "as_is"; default "eval", or "as_is" with ``backward``.
-        backward: also run, count and measure the backward pass. It starts at the loss if the model returns a loss, else at the sum of
-            the outputs that require a gradient. Gradients are computed for parameters that require gradients, and discarded.
-            Without ``backward`` the model runs under ``no_grad``.
+        backward: also run, count and measure the backward pass. The backward pass starts at the loss if the model returns a loss. Otherwise
+            it starts at the sum of the outputs that require a gradient. Gradients are computed for parameters that require gradients, and
+            discarded. Without ``backward`` the model runs under ``no_grad``.
         trace: "symbolic" uses torch.fx.symbolic_trace, "record" records the calls of a real run, and "auto" tries "symbolic" first,
             then "record". If a recorded graph cannot be run again, the report describes the model's own run, without nodes.
         convention: the name of the counting rules; see :func:`list_conventions`.
@@ -199,11 +199,12 @@ def count(
     strict: bool = False,
     **unknown: NoReturn,
 ) -> Report:
-    """Count a model's operations without computing them: run the model once on the meta device, without a graph.
+    """Count a model's operations without computing them. The model runs once on the meta device, without a graph.
 
-    ``device`` is the device to count for, "cpu" or "cuda"; this machine need not have it. The device decides which kernels attention,
-    dropout, norms and recurrent layers use. It also decides the autocast rules, and the device that the model's own code sees. The default
-    is the model's own device, or the CPU for a model on meta. "cuda" is an NVIDIA GPU of compute capability 8.0 or higher (A100, H100,
+    ``device`` is the device to count for, "cpu" or "cuda". This machine does not need to have the device. The device decides which kernels
+    attention, dropout, norms and recurrent layers use. It also decides the autocast rules, and the device that the model's own code sees.
+    The default is the model's own device, or the CPU for a model on meta. "cuda" is an NVIDIA GPU of compute capability 8.0 or higher
+    (A100, H100,
     ...).
 
     ``autocast`` is torch.bfloat16 or torch.float16. The forward pass then runs as under ``torch.autocast(device, autocast)``, on
@@ -216,9 +217,9 @@ def count(
     a meta kernel), the model runs on its real tensors instead: then ``report.trace`` says that real tensors were used,
     and ``report.trace_reason`` says why.
 
-    ``optimizer`` needs ``backward=True``. It is a ``torch.optim.Optimizer`` with the model's parameters, or a class or function
-    that makes an optimizer, such as ``torch.optim.AdamW``. The optimizer's step is counted too, and the predicted peak memory
-    includes the optimizer's state. The optimizer itself takes no step.
+    ``optimizer`` needs ``backward=True``. ``optimizer`` is a ``torch.optim.Optimizer`` with the model's parameters, or a class or function
+    that makes an optimizer, such as ``torch.optim.AdamW``. The optimizer's step is counted too, and the predicted peak memory includes the
+    optimizer's state. The optimizer itself takes no step.
 
     Other arguments and errors are as for :func:`analyze`. Also raised if a run on real tensors would need more than half of the device's memory.
     """
@@ -295,8 +296,8 @@ def summary(
 ) -> ModelSummary:
     """Return a table of the model's modules with input and output shapes, parameters and MACs. The run's totals follow the table.
 
-    The table displays itself at the prompt and in a notebook; in a script, print it. The model runs as in :func:`count`. A weight
-    that several modules share is counted once, in the first of these modules; torchinfo counts it in every module.
+    At the prompt and in a notebook, the table displays itself. In a script, print the table. The model runs as in :func:`count`. If several
+    modules share a weight, the weight is counted once, in the first of these modules. torchinfo counts it in every module.
 
     Args:
         input_size: the shape of the input with its batch dimension, or a list of shapes. The inputs are random numbers from

@@ -1,4 +1,5 @@
-"""Calibrate a device: time about thirty operations on it, or take a report's timed operations, and fit the numbers of each kernel family."""
+"""Calibrate a device: fit the numbers of each kernel family to times of operations. The times are measured on the device, for about thirty
+operations, or taken from a report."""
 
 from __future__ import annotations
 
@@ -57,9 +58,10 @@ def calibrate(
 ) -> Calibration:
     """Measure how fast a device's kernels are. The result is for ``report.predict(device, calibration=...)``.
 
-    ``source`` is a device of this machine ("cpu", "cuda:0"): about thirty operations are timed on it, which takes seconds. ``source`` may
-    also be a report with times, from :func:`fxflops.analyze`, :func:`fxflops.profile` or :func:`fxflops.read_trace`: then the times of its
-    operations are used. ``dtypes`` are the dtypes to measure on a device. The default is float32, on a GPU float32 and bfloat16.
+    ``source`` may be a device of this machine ("cpu", "cuda:0"). About thirty operations are then timed on this device, which takes
+    seconds. ``source`` may also be a report with times, from :func:`fxflops.analyze`, :func:`fxflops.profile` or
+    :func:`fxflops.read_trace`: then the times of its operations are used. ``dtypes`` are the dtypes to measure on a device. The default is
+    float32, on a GPU float32 and bfloat16.
 
     For each family of kernels, the calibration stores the fitted numbers of the family's formula. It also stores the formula's mean error
     on kernels that were not used for a fit. A family with fewer than three measured kernels is left out. Its operations are then predicted
@@ -226,7 +228,7 @@ def _chip(device: Device, where: str) -> tuple[int, int]:
 
 
 def _cache_sizes() -> list[str]:
-    """Return the sizes of the CPU's caches as Linux lists them ("32768K"); an empty list on other systems."""
+    """Return the sizes of the CPU's caches in the form that Linux lists ("32768K"). On other systems, return an empty list."""
     texts = [file.read_text().strip() for file in CPU_CACHE.glob("index*/size")]
     return [text for text in texts if text[-1:] in ("K", "M")]
 

@@ -106,11 +106,11 @@ class OutOfMemoryError(FxflopsError):
 
 
 class ClosedFormError(InputError):
-    """A model has no closed form, or a closed form was evaluated for sizes at which it does not hold."""
+    """The model has no closed form, or its closed form was evaluated for sizes for which it does not hold."""
 
 
 class FormulaError(FxflopsError):
-    """A formula cannot be registered, or it raised an error when it was applied to a call."""
+    """A formula cannot be registered, or the formula raised an error when it was applied to a call."""
 
 
 class MissingFormulaError(FxflopsError):
@@ -149,8 +149,8 @@ NOT_TO_RAISE = StopIteration, StopAsyncIteration
 def errors_of_kind(*kinds: type[BaseException]) -> Iterator[None]:
     """Add these types to the class of every fxflops error that the block raises.
 
-    Without ``kinds``, add the type and the attributes of the error that caused the fxflops error. The traceback of the fxflops error starts
-    in this function. The traceback of its cause keeps the frames of the model and of torch.
+    If ``kinds`` is empty, add the type and the attributes of the error that caused the fxflops error. The traceback of the fxflops error
+    starts in this function. The traceback of its cause keeps the frames of the model and of torch.
     """
     try:
         yield
@@ -199,7 +199,7 @@ def renamed(old: str, new: str) -> None:
 
 
 def did_you_mean(name: str, known: Iterable[str], most: int = 4) -> str:
-    """Return `` (did you mean a or b?)`` with at most ``most`` similar known names; "" if no known name is similar.
+    """Return `` (did you mean a or b?)`` with the known names that are most similar, at most ``most`` of them; "" if no known name is similar.
 
     Names that begin with ``name`` come first, the shortest first, then names that resemble ``name``. Only if there are neither, names that
     contain ``name`` are suggested.

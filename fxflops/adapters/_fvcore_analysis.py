@@ -36,7 +36,7 @@ CONVENTION = "fvcore"
 
 
 def charged(inputs: list[Value], outputs: list[Value]) -> int:
-    """Mark an operator that the convention counts, so that the count is read from the report. This handle is never called."""
+    """Mark an operator that the convention counts. The number for this operator is then read from the report. This handle is never called."""
     raise NotImplementedError
 
 
@@ -151,7 +151,7 @@ class JitModelAnalysis:
     def copy(
         self, new_model: nn.Module | None = None, new_inputs: Tensor | tuple[Tensor, ...] | None = None
     ) -> JitModelAnalysis:
-        """Return an analysis of another model or other inputs with the same handles and warning settings.
+        """Return an analysis with the same handles and warning settings, but of another model or of other inputs.
 
         As in fvcore, ignored operators and the ancestor mode are not copied.
         """

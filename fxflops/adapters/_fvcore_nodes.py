@@ -1,4 +1,5 @@
-"""Derive the nodes of a torch.jit trace from recorded calls, without tracing. fvcore counts such nodes and passes them to its handles."""
+"""Derive the nodes that a torch.jit trace would have from recorded calls, without tracing the model. fvcore counts such nodes and passes
+them to its handles."""
 
 from __future__ import annotations
 
@@ -91,7 +92,7 @@ def _parts(call: Call) -> Iterator[tuple[str, list[Any], Sequence[Any]]]:
 
 
 def python_ops() -> dict[FunctionType, Callable[..., int]]:
-    """Map the forward of every autograd.Function outside torch to a formula that counts 0; a trace shows such a forward as one node."""
+    """Map the forward of every autograd.Function outside torch to a formula that counts 0. In a trace, such a forward is one node."""
     return {
         cls.forward: computes_nothing
         for cls in _subclasses(torch.autograd.Function)
@@ -112,7 +113,7 @@ def _name_of_python_op(call: Call) -> str:
 
 
 def _products(given: Mapping[str, Any], out: Spec) -> Iterator[tuple[str, list[Any], Sequence[Any]]]:
-    """Yield the two linear layers of an RNN cell: one for the input, one for the state."""
+    """Yield the two linear layers of an RNN cell: one for the cell's input, and one for the cell's state."""
     state = first(given["hx"]) if given.get("hx") is not None else out
     for operand, side in ((given["input"], "ih"), (state, "hh")):
         weight, bias = (given.get(f"{kind}_{side}", given.get(f"{kind[0]}_{side}")) for kind in ("weight", "bias"))
@@ -142,7 +143,7 @@ def _given(call: Call) -> dict[str, Any]:
 
 
 def _parameters(function: Any) -> list[str]:
-    """Return the names of a function's parameters: from its signature, else from its schema, else "input" and "other"."""
+    """Return the names of a function's parameters from its signature, or else from its schema. If it has neither, return "input" and "other"."""
     try:
         return [*inspect.signature(function).parameters]
     except (TypeError, ValueError):

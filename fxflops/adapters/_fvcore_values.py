@@ -98,7 +98,7 @@ class ValueNode:
         return self._made._made_by or kinds.get(self._made.type().kind(), "prim::Constant")
 
     def inputs(self) -> Iterator[Value]:
-        """Return the items of the value if it is a list; no items for any other value."""
+        """If the value is a list, return its items; for any other value, return no items."""
         items = self._made._value if self._made.type().kind() == "ListType" else ()
         return (Value(item, f"{self._made.debugName()}.{i}") for i, item in enumerate(items))
 

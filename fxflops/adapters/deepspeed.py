@@ -3,8 +3,8 @@
 This module has the API of ``deepspeed.profiling.flops_profiler`` and does not need DeepSpeed. The counts follow
 ``convention="deepspeed"`` and ``"deepspeed_macs"``. Unlike the original, this profiler replaces no torch function,
 leaves no attributes or hooks on the model, and restores the model's mode and state. This profiler also times RNNs, counts calls for which
-the original raises an error, and warns about operations that it could not count. Each call is counted before it runs, so an engine's own
-timer of the forward includes the time for counting.
+the original raises an error, and warns about operations that it could not count. Each call is counted before it runs, so the time that an
+engine itself measures for the forward includes the counting.
 
 Errors have the types that users of the original catch: an AssertionError for wrong inputs, and an AttributeError if
 results are requested before ``start_profile``. Errors of the model itself are raised unchanged.

@@ -1,10 +1,9 @@
 """The API of torch.utils.flop_counter based on fxflops: FlopCounterMode, and everything else in that module.
 
 The counts follow ``convention="torch"``. The formulas are the formulas in torch's own registry when the mode is
-created. Some kernels of an operator have no formula in torch, although other kernels of the same operator do: attention
-on a CPU, oneDNN's RNNs, fused encoder layers. Unlike the original, this mode counts such kernels too. Backward work is
-counted in the module whose gradient is computed, and modules under no_grad raise no error. As in the original, ``cond``
-counts the branch with more FLOPs.
+created. In torch, some kernels of an operator have no formula, although other kernels of the same operator have one: attention on a CPU,
+oneDNN's RNNs, fused encoder layers. Unlike the original, this mode counts such kernels too. Backward work is counted in the module whose
+gradient is computed, and modules under no_grad raise no error. As in the original, ``cond`` counts the branch with more FLOPs.
 """
 
 from __future__ import annotations
@@ -267,7 +266,7 @@ class _Modules:
                 found.extend(earlier for earlier, _ in node.next_functions)
 
     def _name(self, module: nn.Module) -> str:
-        """Return the module's name. Give a name to the module and to the modules inside it if they have none."""
+        """Return the module's name. Give names to the module and to the modules inside it, except to modules that already have a name."""
         name = self._known.setdefault(module, type(module).__name__)
         for path, part in module.named_modules(prefix=name):
             self._known.setdefault(part, path)

@@ -58,7 +58,7 @@ def get_model_complexity_info(
     output_precision: int = 2,
     backend_specific_config: Mapping[str, Any] = {},
 ) -> tuple[str | int | None, str | int | None]:
-    """Return the multiply-adds of a forward in eval mode, for one sample, and the number of trainable parameters.
+    """Return two numbers: the multiply-adds of a forward in eval mode, for one sample, and the number of trainable parameters.
 
     If the model raises an error, print the error and return ``(None, None)``. Like the original, the backend "pytorch" refuses a
     TorchScript model, and skips scripted submodules and direct calls of operators (torch.ops.aten). Unlike the original, it

@@ -231,7 +231,7 @@ class Session(Stopwatch):
                 then()
 
     def _profile(self) -> Profile:
-        """Return the profile of the last run; count it with the inputs of the last run."""
+        """Count the last run with its own inputs, and return the profile of this run."""
         if not self._has_run:
             raise of_kind(InputError("there is no profile: call start_profile(), then run the model"), AttributeError)
         if self._counted is None:

@@ -81,8 +81,8 @@ def profile(
 
     Args:
         inputs: the positional inputs.
-        custom_ops: a dict from exact classes to functions ``handler(module, inputs, output)``. A handler is called after each
-            call of such a module and adds the count to ``module.total_ops``. The children of a module with a handler are not counted.
+        custom_ops: a dict from exact classes to functions ``handler(module, inputs, output)``. A handler is called after each call of a
+            module of its class, and adds the count to ``module.total_ops``. The children of a module with a handler are not counted.
         verbose: print the rule of each class.
         ret_layer_info: also return the sums of each module: ``{name: (MACs, params, {...})}``.
         report_missing: also print classes without a rule.
@@ -103,7 +103,8 @@ def profile_origin(
     verbose: bool = True,
     report_missing: bool = False,
 ) -> tuple[float, float]:
-    """Return ``(MACs, params)`` like :func:`profile`, but count only modules without children, with all parameters of these modules."""
+    """Return ``(MACs, params)`` like :func:`profile`, but count only modules without children. The number of parameters includes all
+    parameters of these modules."""
     model, handlers = checked_model(model, AttributeError), custom_ops or {}
     childless = [module for module in innermost_first(model) if not any(True for _ in children_of(module))]
     if verbose or report_missing:

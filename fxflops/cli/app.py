@@ -200,7 +200,7 @@ def run(
 ) -> None:
     """Run a model on random inputs and show its FLOPs, time and memory, module by module.
 
-    If MODEL is a report saved as JSON, show that report. Several models are compared in a table with one row per model and the chosen
+    If MODEL is a report saved as JSON, show that report. With several models, show one table, with one row per model and the chosen
     --columns. If --device names a card, the model is counted for the card but not run. The last line then says whether the model fits in
     the card's memory. Under torchrun, FILE.py:FUNCTION may parallelize the model: rank 0 then shows its own report and a report of all
     ranks.
@@ -300,9 +300,9 @@ def predict(
 ) -> None:
     """Predict how much time and memory a model takes on a card. The model is only counted for the card, not run.
 
-    The time is device time, as in a CUDA graph, and is printed with the typical error of such predictions. The memory is the amount that
-    CUDA's allocator reserves in two steps, plus CUDA's context and NCCL's buffers. Memory cannot be predicted from a saved report, because
-    a saved report does not contain individual allocations.
+    The predicted time is the time that the device works, as in a CUDA graph. The typical error of such predictions is printed with the
+    time. The memory is the amount that CUDA's allocator reserves in two steps, plus CUDA's context and NCCL's buffers. Memory cannot be
+    predicted from a saved report, because a saved report does not contain individual allocations.
     """
     if by not in PREDICTED_BY:
         raise InputError(f"--by {by!r}: expected one of {', '.join(PREDICTED_BY)}")
@@ -405,7 +405,7 @@ def explain(
 ) -> None:
     """Explain why two counters (conventions) give different totals for a model.
 
-    The table lists the operations that the two counters count differently, and what each counter counts for them.
+    The table lists the operations that the two counters count differently, and what each of the two counts for an operation.
     """
     for each in (a, b):
         check_convention(each)

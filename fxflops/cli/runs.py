@@ -304,7 +304,7 @@ def _place_of(model: nn.Module) -> torch.device:
 
 
 def _precision_of(model: nn.Module) -> torch.dtype:
-    """Return the dtype of the model's first floating-point parameter; torch's default dtype if there is no such parameter."""
+    """Return the dtype of the model's first floating-point parameter. If there is no such parameter, return torch's default dtype."""
     return next((p.dtype for p in parameters_of(model) if p.is_floating_point()), torch.get_default_dtype())
 
 

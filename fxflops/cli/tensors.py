@@ -68,8 +68,8 @@ def device_of(name: str, needed: bool = True) -> torch.device:
 
 
 def card_of(name: str | None) -> Device:
-    """Return the card with this name; for a CUDA device such as "cuda:0", return the card in this machine. Raises InputError if there is
-    no such card."""
+    """Return the card with this name. For a CUDA device such as "cuda:0", return the card that is in this machine. Raises InputError if
+    there is no such card."""
     if name is None:
         raise InputError(NO_CARD)
     found = listed(name)

@@ -67,7 +67,7 @@ def _of_kind(kind: RankKind, mesh: Mapping[str, int], device: Device, links: Lin
 
 
 def _computing(report: Report, device: Device) -> Iterator[tuple[float, str]]:
-    """Yield the least seconds of each call that is not a collective, and the ceiling that limits the call.
+    """For each call that is not a collective, yield the least seconds that it needs, and the ceiling that limits it.
 
     Calls outside modules and calls of the optimizer add no launch time. A GPU handles many parameters in one kernel (``foreach``), while
     the simulated CPU makes one call per parameter.

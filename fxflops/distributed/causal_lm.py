@@ -30,7 +30,7 @@ def candidates(model: Any, gpus: int, node: int = 8) -> list[dict[str, int]]:
 def plan_of(model: Any) -> dict[str, Any]:
     """Return the model's ``tp_plan`` as a plan for ``parallelize_module``.
 
-    The result is empty if the model has no ``tp_plan``, or if torch lacks one of the plan's styles, e.g. a style for experts.
+    The result is empty if the model has no ``tp_plan``. It is also empty if torch does not support a style in the plan, e.g. a style for experts.
     """
     from torch.distributed.tensor import Replicate
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
@@ -68,8 +68,8 @@ def training_step(
     ``global_batch`` sequences.
 
     ``fully_shard`` shards weights, gradients and AdamW's state over "dp", layer by layer. All of these are stored in f32;
-    weights are gathered in bf16. Every pass gathers the weights, and reduces and scatters the gradients, as in torchtitan: the step does not call
-    ``set_requires_gradient_sync(False)``. "tp" follows the model's ``tp_plan``. With ``checkpointing`` each layer keeps only its
+    weights are gathered in bf16. As in torchtitan, every pass gathers the weights, and reduces and scatters the gradients: the step does
+    not call ``set_requires_gradient_sync(False)``. "tp" follows the model's ``tp_plan``. With ``checkpointing`` each layer keeps only its
     input. Attention is ``scaled_dot_product_attention`` with ``is_causal`` and without a mask.
 
     ``model`` may be on the meta device, because only its class and config are used. Raises InputError if ``model`` is not a causal

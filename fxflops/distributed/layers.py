@@ -47,7 +47,7 @@ def deeper(reports: Sequence[Report], times: int) -> Deeper | None:
 
     The difference between the last two models is added ``times`` times. Work, collectives and parameters must grow linearly with the
     number of layers; checking this takes three models. The live bytes at each call's peak must also change evenly from layer to
-    layer; checking this takes two models. The deep model's peak is then at a call that the shallow models also make: in the
+    layer; checking this takes two models. The deep model's peak is then at a call that the shallow models also make. The call is in the
     first two layers, in the last two layers, or outside the layers.
     """
     if _grown([_work(report) for report in reports], times) is None:
@@ -119,7 +119,7 @@ def _growing_lists(reports: Sequence[Report]) -> list[dict[tuple[str, ...], int]
 
 
 def _by_place(reports: Sequence[Report]) -> Sequence[Figures] | None:
-    """Return the live bytes by category at the peak of each call in the first and last layers, for each report.
+    """For each report, return the live bytes by category at the peak of each call in the first and last layers.
 
     Calls are identified by their layer, counted from the nearer end. Repeated calls outside the layers are numbered in the same way.
     Return None if the bytes do not change evenly through the layers in the middle.

@@ -126,7 +126,7 @@ class Meshes(Tabular):
         return [self.batches[mesh_name(simulation.mesh)], simulation.passes or 1] if self.batches else []
 
     def _trust(self, step: StepPrediction) -> str:
-        """Return the line with the error of the predicted times, from the prediction for the first mesh."""
+        """Return a line that states the error of the predicted times. The error is from the prediction for the first mesh."""
         bounds = step.share_of_bounds
         error = "unknown" if step.error is None else f"{step.error:.1%} on average for single kernels"
         left = f"; for {bounds:.0%} of the first mesh's time, only a lower bound is known" if bounds >= 0.005 else ""
@@ -191,7 +191,7 @@ class Meshes(Tabular):
 
 
 def _span(show: Callable[..., str], best: float, worst: float) -> str:
-    """Return two values as a range in the first value's unit, e.g. "2.16-1.82 M"; a single value if both are printed the same."""
+    """Return two values as a range in the unit of the first value, e.g. "2.16-1.82 M". If both print the same, return a single value."""
     first = show(best)
     number, _, unit = first.partition(" ")
     last = show(worst, unit) if unit else show(worst)
@@ -221,7 +221,7 @@ def ranked(
     layers: int | None = None,
     **more: Any,
 ) -> Meshes:
-    """Return the meshes ranked by predicted seconds per token, the fastest first; without ``tokens``, by seconds per step."""
+    """Return the meshes ranked by predicted seconds per token, or without ``tokens``, by seconds per step. The fastest mesh comes first."""
     fitting, too_large = [], []
     for outcome in outcomes.values():
         if isinstance(outcome, str):
@@ -275,9 +275,9 @@ def rank_meshes(
         processes: the number of meshes that are simulated at the same time, each in its own copy of this process.
         done: called after each simulation.
 
-    With ``layers``, meshes are simulated with two shallow models each, which show whether all layers add the same memory. The first
-    mesh is also simulated with all layers, to check that work grows linearly with the layers. If the results differ, all
-    meshes are simulated with all layers.
+    With ``layers``, each mesh is simulated with two shallow models. They show whether all layers add the same memory. The first mesh is
+    also simulated with all layers, to check that work grows linearly with the layers. If the results differ, all meshes are simulated with
+    all layers.
     """
     if isinstance(meshes, Mapping):
         raise InputError(f"meshes must be a list of meshes, such as [{meshes!r:.60}], not a single mesh")

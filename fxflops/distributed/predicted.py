@@ -51,9 +51,9 @@ def step_prediction(
 ) -> StepPrediction:
     """Return the expected seconds of the slowest rank's step.
 
-    ``device``, ``links`` and the errors are as for :func:`step_bound`. Collectives within a node take the time that was measured for
-    NCCL, at the mean size of the calls over the same mesh dimension. Collectives between nodes take the least time that the
-    links allow.
+    ``device``, ``links`` and the errors are as for :func:`step_bound`. A collective within a node takes the time that was measured for
+    NCCL. The time is looked up at the mean size of all calls over the same mesh dimension. Collectives between nodes take the least time
+    that the links allow.
     """
     found = find_device(device)
     between = links_of(found) if links is None else links

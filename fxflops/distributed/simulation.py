@@ -58,7 +58,7 @@ def simulate(
 
     Args:
         build: a function ``build(device_mesh)`` that returns a rank's model (or models), and a function that runs one training
-            step: forward, backward, optimizer. ``build`` is called for one rank at a time, under a fake process group of all
+            step: forward, backward, optimizer. ``build`` is called for one rank at a time, under a fake process group that contains all
             ranks. ``build`` is called with a ``DeviceMesh`` with the dimensions of ``mesh``. It parallelizes the model as on the cluster
             (``fully_shard``, ``parallelize_module``, ``PipelineStage``). All tensors are fake.
         mesh: the size of each dimension, by name: ``{"dp": 64, "tp": 8, "pp": 4}``.
@@ -218,7 +218,7 @@ def _ran(
 def _by_layers(
     build: Callable[[int], Any], layers: int, shared: int, shallow: int, passes: int | None
 ) -> RanPasses | None:
-    """Return the report of the deepest of the ``shallow`` models, and how to extrapolate to all layers; None if that is impossible."""
+    """Return the report of the deepest of the ``shallow`` models, and how to extrapolate it to all layers; None if that is impossible."""
     fewer = depths(layers, shared, shallow)
     by_depth: list[list[Report]] = []
     for number in fewer:
@@ -235,7 +235,8 @@ def _by_layers(
 
 
 def _reports(made: Any, passes: int | None) -> list[Report]:
-    """Return the report of a training step. For more than two ``passes``, return the reports of steps with one and with two passes."""
+    """Return the report of a training step. For more than two ``passes``, return two reports: of a step with one pass, and of a step with
+    two passes."""
     found = made if isinstance(made, tuple) else (made,)
     if len(found) != 2 or not callable(found[1]) or isinstance(found[1], nn.Module):
         names = ", ".join(type(each).__name__ for each in found)

@@ -38,7 +38,7 @@ class Outcome(NamedTuple):
 
 
 class Trials:
-    """Simulate trials for a device, in several ``processes`` at the same time; call ``done`` after each simulation.
+    """Simulate trials for a device. Up to ``processes`` trials are simulated at the same time; call ``done`` after each trial.
 
     With ``layers``, a trial is extrapolated from two models of different depths. The two models show whether all layers add the same
     memory. In each mode, the first trial is also simulated with all layers, to check that work grows linearly with the layers. If the
@@ -111,6 +111,6 @@ def mesh_name(mesh: Mapping[str, int]) -> str:
 
 
 def _alike(whole: Any, shallow: Any) -> bool:
-    """Return whether extrapolating from a few layers was possible, and gave the same numbers as simulating all layers."""
+    """Return whether extrapolating from a few layers was possible and gave the same numbers as simulating all layers."""
     ran = isinstance(whole, Outcome) and isinstance(shallow, Outcome)
     return ran and shallow.simulation.layers is not None and whole.simulation.figures == shallow.simulation.figures

@@ -1,4 +1,4 @@
-"""Find the FLOPs of one model call in training, forward and backward, by counting the call or from a closed form."""
+"""Find the FLOPs of one model call in training, forward and backward. They come from a count of the call or from a closed form."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MODEL, RECOMPUTED = ("forward", "gradient", "backward"), ("recompute",)
 
 
 class Work(NamedTuple):
-    """The FLOPs of a model call in forward and backward, and the FLOPs recomputed by checkpointing: 2 per multiply-accumulate.
+    """The FLOPs of a model call in forward and backward, and the FLOPs that checkpointing recomputes. A multiply-accumulate is 2 FLOPs.
 
     ``seconds`` and ``recomputed_seconds`` are the times that a device needs for these FLOPs, each operation at the peak for its own dtype.
     ``missing`` lists the operations without a formula.
@@ -83,7 +83,8 @@ def work_by_form(
 ) -> Work:
     """Return the work that a closed form of the model gives for these sizes.
 
-    Every operation is assumed to run in the dtype of autocast, or without autocast in the narrowest floating-point dtype of the parameters.
+    Every operation is assumed to run in the dtype of autocast. Without autocast, it is assumed to run in the narrowest floating-point dtype
+    of the parameters.
 
     Raises ClosedFormError for sizes outside the form's domain.
     """

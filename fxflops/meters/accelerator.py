@@ -1,4 +1,4 @@
-"""The accelerator that a model is on (cuda, xpu, mps ...), by ``torch.accelerator``: its events, its allocator and its name."""
+"""The accelerator that a model is on (cuda, xpu, mps ...): its events, its allocator and its name. All are read through ``torch.accelerator``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Describe what a device's memory is used for: the live tensors, and the rest that the device's allocator reports."""
+"""Describe what a device's memory is used for: the live tensors, and all other memory that the device's allocator reports."""
 
 from __future__ import annotations
 

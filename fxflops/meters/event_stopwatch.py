@@ -1,4 +1,4 @@
-"""Time observed code on an accelerator, by events in the device's stream that are read after the run."""
+"""Time observed code on an accelerator. The times are those of events in the device's stream, which are read after the run."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def stopwatch_maker(device: torch.device) -> Callable[[], Stopwatch]:
 
 
 def seconds_of(value: float) -> float | None:
-    """Return the seconds of a Lapse, at least 0 even if streams or threads overlap; return a plain number unchanged.
+    """Return the seconds of a Lapse. They are at least 0, even if streams or threads overlap. Return a plain number unchanged.
 
     If the whole Lapse was captured into a graph, return None, because its work did not run.
     """
@@ -102,7 +102,7 @@ def captured_calls(calls: Iterable[Call]) -> int:
 
 
 class LapseStopwatch(Stopwatch):
-    """A stopwatch whose readings are :class:`Lapse` objects, whose seconds are known when the device is done."""
+    """A stopwatch whose readings are :class:`Lapse` objects. Their seconds are known only when the device has finished its work."""
 
     __slots__ = ()
 
@@ -119,7 +119,7 @@ class LapseStopwatch(Stopwatch):
 
 
 class EventStopwatch(LapseStopwatch):
-    """A stopwatch of the device's time, from an event when the clock starts to an event when it stops.
+    """A stopwatch of the device's time. It measures from an event recorded when the clock starts to an event recorded when the clock stops.
 
     This stopwatch is for code that runs at full speed; :mod:`~fxflops.meters.queue_stopwatch` is for code that an observer slows down. If
     the device waits for the host, the waiting is included. While the device has work queued, the observer's time on the host is not

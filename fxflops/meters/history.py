@@ -45,7 +45,7 @@ class LiveTensor(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """The live bytes by category after a call or at the peak within it, and the module, op and phase of the call."""
+    """The live bytes by category after a call, or at the peak within a call, and the module, op and phase of this call."""
 
     path: str
     op: str
@@ -193,6 +193,6 @@ class History:
 
 
 def triples(changes: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Yield the changes in a flat list as triples: the number of the storage, the change in bytes, the number of the call."""
+    """For each change in a flat list, yield three numbers: the number of the storage, the change in bytes, and the number of the call."""
     iterator = iter(changes)
     return zip(iterator, iterator, iterator, strict=True)

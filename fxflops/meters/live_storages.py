@@ -217,7 +217,7 @@ class LiveStorages:
         self._maybe_reassigned = {}
 
     def may_reassign(self, tensor: torch.Tensor) -> None:
-        """Note that a call may give a tensor other memory (``x.data = y``), after which the tensor's old memory may be freed."""
+        """Note that a call may give a tensor other memory (``x.data = y``). The tensor's old memory may then be freed."""
         storage = _storage_of(tensor)
         if storage is not None and storage._cdata in self._held:
             self._maybe_reassigned[storage._cdata] = weakref.ref(tensor), storage.nbytes()
@@ -276,7 +276,7 @@ class LiveStorages:
         self._watch(storage, nbytes, number)
 
     def _watch(self, storage: Any, nbytes: int, number: int) -> None:
-        """Keep a weak reference to the storage with this number, to subtract its bytes when Python frees it."""
+        """Keep a weak reference to the storage with this number. When Python frees the storage, its bytes are subtracted."""
         self._refs[id(storage)] = ref = _StorageRef(storage, self._on_freed)
         ref.key, ref.nbytes, ref.number = id(storage), nbytes, number
 
@@ -391,7 +391,7 @@ class LiveStorages:
                 ref.nbytes = nbytes
 
     def label(self, named: Named, category: str) -> None:
-        """Set the category and the names of the storages of these tensors; skip storages that have a category already."""
+        """Set the category and the names of these tensors' storages. Skip storages that already have a category."""
         storages = self.memory_log.storages
         for name, tensor in named:
             for ref in self._refs_of([tensor]):
@@ -410,7 +410,7 @@ class LiveStorages:
             self.memory_log.move_to_beginning({ref.number for ref in existed})
 
     def _refs_of(self, tensors: Iterable[torch.Tensor]) -> list[_StorageRef]:
-        """Return references to the storages of these tensors; skip storages that are not tracked or not alive."""
+        """Return references to the storages of these tensors. Skip storages that are not tracked or no longer alive."""
         refs = [self._ref_of(_storage_of(part)) for tensor in tensors for part in stored(tensor)]
         return [ref for ref in refs if ref is not None]
 
@@ -491,7 +491,7 @@ class LiveStorages:
     def hold_written(self, calls: Sequence[Call]) -> None:
         """Treat live storages that autograd wrote to, but did not make, as gradients that existed before the run.
 
-        Such storages are DistributedDataParallel's buckets, which C++ holds, and gradients of inputs, to which autograd adds.
+        Examples are DistributedDataParallel's buckets, which C++ code keeps alive, and gradients of inputs, to which autograd adds.
         """
         storages, written = self.memory_log.storages, set[int]()
         for ref in self._refs.values():
@@ -509,7 +509,7 @@ class LiveStorages:
         return self.memory_log.begin()
 
     def end(self, mark: MemoryMark, arguments: Any = ()) -> tuple[int, tuple[tuple[Spec, int], ...]]:
-        """Return the bytes that a call leaves behind and, if more bytes were alive during the call, the storages at that peak.
+        """Return the bytes that a call leaves behind. If more bytes were alive during the call, also return the storages at that peak.
 
         Each storage is a spec and its change in bytes since the call began. Storages of ``arguments`` are excluded. Even if they were first
         seen during the call, the call did not make them.
@@ -523,7 +523,7 @@ class LiveStorages:
         return bytes_left, tuple((specs[number], nbytes) for number, nbytes in net_bytes.items() if nbytes)
 
     def add_transients(self, transients: Iterable[tuple[Spec, int]]) -> None:
-        """Add the current call's transients, each with its bytes, to the log; skip them if they make no new peak."""
+        """Add the current call's transients, each with its bytes, to the log. Skip the transients if they do not make a new peak."""
         self._read_sizes()
         if self.memory_log.live + sum([nbytes for _, nbytes in transients if nbytes > 0]) <= self.memory_log.peak:
             return
