@@ -204,8 +204,7 @@ def count(
     ``device`` is the device to count for, "cpu" or "cuda". This machine does not need to have the device. The device decides which kernels
     attention, dropout, norms and recurrent layers use. It also decides the autocast rules, and the device that the model's own code sees.
     The default is the model's own device, or the CPU for a model on meta. "cuda" is an NVIDIA GPU of compute capability 8.0 or higher
-    (A100, H100,
-    ...).
+    (e.g. A100 or H100).
 
     ``autocast`` is torch.bfloat16 or torch.float16. The forward pass then runs as under ``torch.autocast(device, autocast)``, on
     any machine: with torch's cast lists for that device

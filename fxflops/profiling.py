@@ -44,8 +44,8 @@ class profile:
     >>> print(p.report)                    # doctest: +SKIP
 
     The code runs once, unchanged, on real tensors and in the models' current modes, and nothing is undone. Steps, phases, modules and
-    operations are timed: by the clock on a CPU, by events on an accelerator. Profiling overhead is excluded from these times and reported
-    separately. Memory is the bytes of live tensor storages.
+    operations are timed. On a CPU they are timed by the clock, on an accelerator by events. Profiling overhead is excluded from these times
+    and reported separately. Memory is the bytes of live tensor storages.
 
     Args:
         models: the models whose modules the report shows: an ``nn.Module``, a sequence of modules, a mapping from names to modules (such as
@@ -58,8 +58,8 @@ class profile:
         schedule: which iterations of a loop to observe, to save overhead in a long run: the result of ``torch.profiler.schedule(wait=,
             warmup=, active=)``. The loop must call :meth:`step` after each iteration.
         detail: "operations" observes everything. "modules" times module calls and steps, but observes nothing else. "steps" times only
-            the outermost calls of the models, i.e. the steps. With "modules" or "steps" the loop runs almost at full speed, the
-            report has no counts and no memory, and only the steps of ``optimizer`` are timed as optimizer steps.
+            the outermost calls of the models, i.e. the steps. With "modules" or "steps", the loop runs almost at full speed, but the report
+            has no counts and no memory. Only the steps of ``optimizer`` are then timed as optimizer steps.
         lines: whether to sample which lines of your code take the time (``report.by_line()``). This needs ``pip install pyinstrument``.
             With ``detail="steps"``, the loop runs about as fast as without a profile.
 
@@ -156,7 +156,7 @@ class profile:
         return self
 
     def step(self) -> None:
-        """Mark the end of a loop iteration and the start of the next iteration, as torch.profiler's ``step`` does.
+        """Mark the end of one loop iteration and the start of the next iteration, like ``step`` of torch.profiler.
 
         Raises FxflopsError outside the block.
         """

@@ -26,9 +26,9 @@ class RankKind(NamedTuple):
     - ``more``: how to extrapolate to all layers, if only models with fewer layers were run. If so, ``report`` describes the deepest of the
       models that were run.
     - ``passes``: the number of forward and backward passes in the step, whose gradients are summed. With more than two passes, ``report``
-      describes a step with two passes. - ``once``: a step with one pass, if ``passes`` is more than two. Each pass from the third on adds
-      the difference between two passes and one. The third and later passes do not change the peak: from the second pass on, the gradients
-      of the first pass are in memory.
+      describes a step with two passes.
+    - ``once``: a step with one pass, if ``passes`` is more than two. Each pass from the third on adds the difference between two passes and
+      one. The third and later passes do not change the peak: from the second pass on, the gradients of the first pass are in memory.
     """
 
     at: Mapping[str, int]

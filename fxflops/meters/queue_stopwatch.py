@@ -1,4 +1,4 @@
-"""Measure the time that observed code would take on an accelerator without the observer: host and device are timed separately.
+"""Measure the time that observed code would take on an accelerator without the observer. Host and device are timed separately.
 
 Observing slows the host down. The time between events on the device then includes the time in which the device waits for the host. So the
 host is timed by its own clock, which excludes the observer. The device is timed by two events around each piece of work. Before the first
@@ -9,7 +9,7 @@ without the observer::
     device              |------- a -------|--- b ---|          |--- c ---|
 
 A piece of work begins when the host has started it and the device has finished all earlier work. All times are differences between
-marks. A mark is reached when the host has reached it and the device has finished all work started before the mark.
+marks. A mark is reached when two things have happened: the host has reached it, and the device has finished all work started before the mark.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class QueueStopwatch(LapseStopwatch):
         return Lapse([mark], [])
 
     def catch_up(self) -> None:
-        """Wait for the device, and combine the times of device and host since the last call of this method."""
+        """Wait for the device. Then combine the device's and the host's times since the last call of this method."""
         self._queue.accelerator.synchronize()
         self._read()
         for item in self._marks_and_work:
@@ -150,7 +150,7 @@ class QueueStopwatch(LapseStopwatch):
         self._began_at = time.perf_counter()
 
     def _end(self, work: Work, ended: float, is_whole: bool) -> None:
-        """Record the event at the end of the device's work, and decide from the host's time whether the host waited for the work.
+        """Record the event at the end of the device's work. Decide from the host's time whether the host waited for this work.
 
         ``is_whole`` is False if the work ends because another call begins inside it.
         """

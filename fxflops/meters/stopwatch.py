@@ -36,7 +36,7 @@ class Stopwatch:
     """A thread's clock that stands still while the observer works; ``overhead`` is the seconds for which it has stood still.
 
     ``costs`` has the overheads of a call right after another call. ``cold`` has the overheads of a call after other work, when the
-    cache is cold. Each handler of the observer stops the clock first, starts it last, and runs model code by :meth:`run`.
+    cache is cold. A handler of the observer first stops the clock, and finally starts the clock again. It runs model code by :meth:`run`.
     """
 
     __slots__ = ("_overhead_due", "_started_at", "_stopped_at", "cold", "costs", "overhead")
@@ -81,7 +81,7 @@ class Stopwatch:
         return (time.perf_counter() if self._stopped_at is None else self._stopped_at) - self.overhead
 
     def lap(self) -> float:
-        """Return the time on the clock, in seconds, and exclude the time that this method takes. The clock must be running."""
+        """Return the seconds on the clock. The time that this method itself takes is excluded. The clock must be running."""
         called_at = time.perf_counter()
         now = called_at - self.overhead
         self._started_at = time.perf_counter()

@@ -4,7 +4,7 @@ A model may have an attribute named ``modules``, a ``parameters`` method that re
 functions here therefore read the dicts of ``torch.nn.Module`` itself (``_modules``, ``_parameters``, ``_buffers``). These functions compare
 modules by identity, since ``__hash__`` and ``__eq__`` may depend on a module's state, as in a torchmetrics metric.
 
-A function, a method or a callable object may use modules, too: :class:`Called` wraps the callable and these modules.
+A function, a method or a callable object may also use modules. :class:`Called` wraps the callable and its modules in one module.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ def unique(objects: Iterable[Any]) -> list[Any]:
 
 
 class Called(nn.Module):
-    """A module that wraps a function, a bound method or any other callable, so that it can be counted like a model.
+    """A module that wraps a function, a bound method or any other callable. The callable can then be counted like a model.
 
-    ``roots`` are the modules that are reachable from the callable, by path. If the callable is a module's method, this module has the
-    path "", and all paths start at this module. The wrapper has no hooks and no calls, because :func:`modules_of` does not list it among
-    the model's modules. Operations outside all modules have the path "".
+    ``roots`` are the modules that are reachable from the callable, by path. If the callable is a method of a module, this module has the
+    path "", and the paths of all modules start at this module. The wrapper has no hooks and no calls, because :func:`modules_of` does not
+    list it among the model's modules. Operations outside all modules have the path "".
 
     ``reached`` are all other reachable objects whose state a run may change, such as the callable's closure or an
     optimizer. ``unnamed`` are modules that are reachable but are neither roots nor inside a root. They exist only if the user passed ``models``.

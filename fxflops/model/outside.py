@@ -45,9 +45,9 @@ class Outside:
     """The current values of class attributes, globals and closure variables that the modules' code can change.
 
     The search covers the modules' classes, their methods, hooks, and functions in the same files. It skips torch's own classes,
-    which do not change such values. ``tensors`` are the tensors that the search finds. ``containers`` are the lists, dicts and sets
-    that it finds. :meth:`restore` resets the variables and attributes that hold tensors after the run. The caller must restore the
-    items of each container for which :func:`holds_tensors` is then True.
+    which do not change such values. ``tensors`` are the tensors that the search finds. ``containers`` are the lists, dicts and sets that
+    the search finds. :meth:`restore` resets the variables and attributes that hold tensors after the run. The caller must restore the items
+    of each container for which :func:`holds_tensors` is then True.
     """
 
     def __init__(self, classes: Iterable[type], hooks: Iterable[Any] = ()) -> None:

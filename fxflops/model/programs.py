@@ -5,10 +5,10 @@
         Step                      one operator of the program, called as if from the author's line
         Step whose target is ...  a Part: a module of the exported model, with a Body for each of its calls
 
-``torch.export`` writes the calls of all modules into one flat graph. For each node it records the enclosing module calls
-(``node.meta["nn_module_stack"]``: call -> (path, class)) and the author's lines (``node.meta["stack_trace"]``). Consecutive
-nodes of one module call are put back into a module with the recorded path and class name, so that hooks
-see the call with its inputs and outputs. Nothing is copied: parameters and buffers are the program's own tensors.
+``torch.export`` writes the calls of all modules into one flat graph. For each node, ``torch.export`` records the enclosing module calls
+(``node.meta["nn_module_stack"]``: call -> (path, class)) and the author's lines (``node.meta["stack_trace"]``). Consecutive nodes of one
+module call become a module again, with the recorded path and class name. So hooks see the call with its inputs and outputs. Nothing is
+copied: parameters and buffers are the program's own tensors.
 """
 
 from __future__ import annotations
@@ -281,7 +281,7 @@ class Program(nn.Module):
         return f"the program takes {program_input.text()}, not {list(value.shape)}"
 
     def varying(self) -> str:
-        """Return a sentence that lists the input sizes that may vary, with their ranges; "" if all sizes are fixed."""
+        """Return a sentence that lists the input sizes that may vary, each with its range. If all sizes are fixed, return ""."""
         symbols = {str(s): s for each in self.inputs for size in each.sizes or () for s in _symbols(size)}
         if not symbols:
             return ""
@@ -335,7 +335,7 @@ class Program(nn.Module):
 
 
 def program_module(program: Any) -> Program:
-    """Return an exported program as a module whose class name is that of the exported model."""
+    """Return an exported program as a module. The class name of the module is the class name of the exported model."""
     classes = (name for node in program.graph.nodes for path, name in _stack(node).values() if not path)
     module: Program = _class_of(next(classes, "ExportedProgram"), Program)(program)
     return module
@@ -387,7 +387,7 @@ class _Builder:
         return self._parts[path]
 
     def _first(self, tensor: Any) -> Any:
-        """Return the first tensor with the same memory, layout and dtype, since a file may list tied weights twice."""
+        """Return the first tensor with the same memory, layout and dtype as this tensor, because a file may list tied weights twice."""
         if tensor is None or tensor.layout is not torch.strided or tensor.is_meta or not tensor.numel():
             return tensor
         layout = tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.shape, tensor.stride()
@@ -412,8 +412,8 @@ class _Builder:
         )
 
     def _attribute(self, module: fx.GraphModule, target: str, around: Stack) -> Any:
-        """Return a placeholder if the attribute is a tensor of the program, a :class:`_Subgraph` for a graph, any other attribute
-        unchanged."""
+        """Return a placeholder if the attribute is a tensor of the program, and a :class:`_Subgraph` if it is a graph. Return any other
+        attribute unchanged."""
         path, _, name = target.rpartition(".")
         value = reduce(getattr, target.split("."), module)
         if isinstance(value, fx.GraphModule):
@@ -558,7 +558,7 @@ def _completed(stacks: Iterable[Stack]) -> list[Stack]:
 
 
 def _all_stacks(module: fx.GraphModule) -> Iterator[Stack]:
-    """Yield the module stacks of the nodes of a graph, and of the graphs that are arguments of its higher-order operators."""
+    """Yield the module stacks of the nodes of a graph. Also yield those of the graphs that are arguments of the graph's higher-order operators."""
     for node in module.graph.nodes:
         yield _stack(node)
         if node.op == "get_attr":
@@ -579,7 +579,7 @@ def _is_guard(node: fx.Node) -> bool:
 
 
 def _author_line(trace: str) -> tuple[str, int, str]:
-    """Return file, line and function of the innermost frame outside torch in a stack trace; ("", 1, "") without such a frame."""
+    """Return the file, line and function of the innermost frame outside torch in a stack trace. If there is no such frame, return ("", 1, "")."""
     lines = [(file, int(line), name) for file, line, name in LINE.findall(trace)]
     return next((each for each in reversed(lines) if not OF_TORCH.search(each[0])), ("", 1, ""))
 

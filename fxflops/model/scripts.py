@@ -151,7 +151,7 @@ def _constant(graph: Any, value: str | int, node: Any) -> Any:
 
 
 def _call_from_python(graph: Any) -> None:
-    """Replace a graph's composite operators by operators that call the composite operators from Python, like a Python forward."""
+    """Replace the composite operators in a graph. Each is replaced by an operator that calls it from Python, like a Python forward."""
     blocks: list[Any] = [graph]
     for block in blocks:
         for node in [*block.nodes()]:
@@ -170,10 +170,10 @@ def _call_from_python(graph: Any) -> None:
 
 @cache
 def _python_operator(schema: str) -> str | None:
-    """Return the name of an operator that calls the composite operator with this schema from Python.
+    """Return the name of an operator that calls a composite operator from Python. The composite operator is the one with this schema.
 
-    Observers then see torch functions as in a Python forward: attention is a single call, whichever kernels the device uses. Return
-    None if the operator is not composite, or if its results alias its arguments.
+    Observers then see torch functions, as in a Python forward. For example, attention is a single call, whichever kernels the device uses.
+    Return None if the operator is not composite, or if its results alias its arguments.
     """
     name = composite_name(schema)
     if name is None or "(a" in schema or "!" in schema or "Tensor" not in schema.rpartition("->")[2]:
@@ -235,7 +235,7 @@ NUMBERS_IN |= {kind: kind for kind in ("float[]", "int[]", "bool[]")}
 
 
 def _name(call: Any, self_name: str) -> str:
-    """Return the path of the called module relative to the calling method's ``self``; "" if ``self`` does not contain the module."""
+    """Return the path of the called module relative to ``self`` of the calling method. Return "" if ``self`` does not contain the module."""
     value, steps = call.inputsAt(0), list[str]()
     while value.node().kind() == "prim::GetAttr":
         steps.append(value.node().s("name"))

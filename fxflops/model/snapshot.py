@@ -1,4 +1,4 @@
-"""Snapshots that restore the user's model, inputs and random generators; and locks, so that only one thread counts a model at a time."""
+"""Snapshots that restore the user's model, inputs and random generators. Also locks, so that only one thread counts a model at a time."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ LARGEST_ARRAY = 2**26
 
 
 class Snapshot:
-    """The current state of a model and its inputs; :meth:`rewind` restores it, any number of times.
+    """The state of a model and its inputs at the time of the snapshot. :meth:`rewind` restores this state, any number of times.
 
-    It saves the class and attributes of every module, a few levels deep, and the inputs. This includes all containers, objects,
-    arrays, random generators and tensors in them. It also saves the attributes of the modules' classes, the globals of their files,
-    and the states of the global generators.
+    The snapshot saves the class and attributes of every module, a few levels deep, and the inputs. This includes all containers, objects,
+    arrays, random generators and tensors in them. The snapshot also saves the attributes of the modules' classes, the globals of their
+    files, and the states of the global generators.
 
-    The bytes of a parameter are copied only when :meth:`before_write` is called with the parameter, before a call writes to its
-    memory or shares its memory. With ``copies_on_write`` this applies to all tensors, until :meth:`keep_all`.
+    The bytes of a parameter are copied only when it is passed to :meth:`before_write`. This is done before a call writes to its memory or
+    shares its memory. With ``copies_on_write`` this applies to all tensors, until :meth:`keep_all`.
 
     ``objects`` are further objects whose attributes and items are restored. The objects below them, and the values of their tensors,
     are not restored. ``reached`` are more objects whose attributes and items are restored. It also has tensors that are restored if a call
@@ -182,7 +182,7 @@ class Snapshot:
         self._tensors.keep(self._other_tensors.values())
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Return whether a tensor belongs to the saved state but is not a parameter: a buffer, an input, a tensor in an attribute."""
+        """Return whether a tensor belongs to the saved state and is not a parameter. It may be a buffer, an input or a tensor in an attribute."""
         return id(tensor) in self._other_tensors
 
     def other_tensors(self) -> list[torch.Tensor]:
@@ -210,7 +210,7 @@ class Snapshot:
         )
 
     def remember_layouts(self) -> None:
-        """Save the storage, shape and strides of all tensors now instead of before the first write."""
+        """Save the storage, shape and strides of all tensors now. Without this call, they are saved before the first write."""
         self._tensors.remember_layouts()
 
     def meet_leaf(self, tensor: torch.Tensor) -> None:
@@ -316,7 +316,7 @@ def _mode(module: Any, default: bool) -> bool:
 
 
 def _set_mode(module: Any, flag: bool) -> None:
-    """Set a module's ``training`` flag directly, since ``module.train()`` and a user's ``__setattr__`` may have other effects."""
+    """Set the ``training`` flag of a module directly, because ``module.train()`` and a user's ``__setattr__`` may have other effects."""
     if "training" in module.__dict__:
         module.__dict__["training"] = flag
     else:
@@ -358,8 +358,8 @@ _LOCKS_CHANGED = threading.Condition()
 def locked(objects: Iterable[Any], reentrant: bool = False) -> Iterator[bool]:
     """Wait until no thread has locked any of these objects, then lock the objects. Yields True if this thread has other locks.
 
-    Raises InputError if waiting would be a deadlock, because this thread has locked one of the objects, or because the thread that has
-    locked an object waits for this thread.
+    Raises InputError if waiting would be a deadlock: this thread has locked one of the objects itself, or the thread that has locked an
+    object waits for this thread.
     """
     lock = _Lock(objects, reentrant)
     with _LOCKS_CHANGED:
@@ -385,7 +385,7 @@ def locked(objects: Iterable[Any], reentrant: bool = False) -> Iterator[bool]:
 
 
 def _is_same_value(value: Any, before: Any) -> bool:
-    """Return whether a scripted module's value is unchanged: tensors and objects must be identical, numbers and strings equal."""
+    """Return whether a value of a scripted module is unchanged. Tensors and objects must be the same object; numbers and strings must be equal."""
     if type(value) is not type(before):
         return False
     if type(value) in (list, tuple):
@@ -466,7 +466,7 @@ def _refill(container: Any, items: Any) -> None:
 
 
 def _parts(value: Any, depth: int = 1000) -> Iterator[Any]:
-    """Yield all parts of a value, including the attributes of containers whose class is a user's subclass."""
+    """Yield all parts of a value. If a user's class is a subclass of a container, its attributes are also parts."""
     for _, part in walk(value, depth):
         yield part
         if type(part) in BUILTINS:

@@ -31,12 +31,12 @@ def aliases_of(cdata: int) -> int:
 
 
 class TensorState:
-    """The state of tensors when the instance is created; :meth:`rewind` restores the state, any number of times.
+    """The state of tensors when this object is created. :meth:`rewind` restores this state, any number of times.
 
     The first :meth:`before_write` or :meth:`keep` saves the storage, shape and strides of all tensors. Bytes are copied only for tensors
     that a call may change (:meth:`before_write`) and for tensors passed to :meth:`keep`.
 
-    Version counters are restored, too, since a pending backward pass of the user may have saved these tensors.
+    Version counters are restored, too, because a backward pass that the user has not run yet may have saved these tensors.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -86,10 +86,10 @@ class TensorState:
                     self._copy(key)
 
     def before_write(self, value: Any, is_new: Callable[[torch.Tensor], bool] = lambda tensor: True) -> None:
-        """Copy the bytes of all tensors that share a storage with a tensor in ``value``, before a call may change the storage.
+        """Before a call may change a storage, copy the bytes of all tensors that share a storage with a tensor in ``value``.
 
-        For a tensor in ``value`` that is not in this state, ``is_new(tensor)`` is True if the run created the tensor. A tensor that is
-        not new, e.g. in a closure, a global or a slot, is added to this state.
+        If a tensor in ``value`` is not in this state, ``is_new(tensor)`` says whether the run created the tensor. If the run did not create
+        the tensor, e.g. a tensor in a closure, a global or a slot, the tensor is added to this state.
         """
         with _unobserved():
             self._remember_layouts()

@@ -32,7 +32,7 @@ class Absent:
 
 
 def name_of(target: Any) -> str:
-    """Return the name of a function or class, from which :func:`target_of` finds it again, if possible."""
+    """Return the name of a function or class. If possible, :func:`target_of` finds the function or class again by this name."""
     if isinstance(target, Absent):
         return target.name
     if is_torch_loaded():
@@ -45,7 +45,7 @@ def name_of(target: Any) -> str:
 
 
 def target_of(name: str) -> Any:
-    """Return the function of this name, or an :class:`Absent` if there is none or torch is not loaded."""
+    """Return the function of this name. If there is no such function, or if torch is not loaded, return an :class:`Absent`."""
     if not is_torch_loaded():
         return Absent(name)
     from .of_torch import found_in_torch
@@ -135,7 +135,7 @@ def _is_torchs(name: str) -> bool:
 
 
 def looked_up(name: str) -> Any:
-    """Return the object of this name in an imported module, or None, without running a ``__getattr__`` or property."""
+    """Return the object of this name in an imported module, or None if there is none. No ``__getattr__`` or property runs."""
     module, _, qualname = name.partition(":")
     found: Any = sys.modules.get(module)
     for part in qualname.split("."):

@@ -1,14 +1,16 @@
-"""A simulation of torch's caching allocator for CUDA: the addresses that it returns, and the memory that it reserves.
+"""A simulation of torch's caching allocator for CUDA. It computes the addresses that the allocator returns, and the memory that the
+allocator reserves.
 
 The rules are public (``c10/cuda/CUDACachingAllocator.cpp`` in torch, and the notes on CUDA semantics in torch's documentation).
-Memory comes from the driver in *segments*. A request takes a *block* of a segment. Freed blocks stay with the allocator and
-are merged with free neighbors in their segment.
+Memory comes from the driver in *segments*. A request takes a *block* of a segment. Freed blocks stay with the allocator, and are merged
+with free neighbors in their segment.
 
 - Sizes are rounded up to a multiple of 512 bytes. Requests up to 1 MiB use the small pool; larger requests use the large pool.
 - A request takes the smallest free block of its pool and stream that is large enough. Among blocks of equal size, it takes the one
-  with the lowest address. The block is split if the rest of the block is at least 512 bytes (small pool) or more than 1 MiB (large pool). -
-If no block is large enough, a new segment comes from the driver. In the small pool, the segment has 2 MiB. In the large pool, a new segment
-  has 20 MiB for requests below 10 MiB, else the size rounded up to a multiple of 2 MiB.
+  with the lowest address. The block is split if the rest of the block is at least 512 bytes (small pool) or more than 1 MiB (large
+  pool).
+- If no block is large enough, a new segment comes from the driver. In the small pool, the segment has 2 MiB. In the large pool, a new
+  segment has 20 MiB for requests below 10 MiB, else the size rounded up to a multiple of 2 MiB.
 - With expandable segments, a pool has one range of addresses per stream. The range grows by pages of 2 MiB or 20 MiB.
 """
 
@@ -175,7 +177,7 @@ class CachingAllocator:
         self._add_free(self._merged(block))
 
     def empty_cache(self) -> None:
-        """Return all free memory to the driver: segments that are free as a whole, and free pages of expandable segments."""
+        """Return all free memory to the driver. This is all segments that are completely free, and all free pages of expandable segments."""
         for pool in list(self._pools.values()):
             for _, address in list(pool.free):
                 block = self._blocks[address]
@@ -370,7 +372,7 @@ class CachingAllocator:
     # Expandable segments
 
     def _expand(self, pool: _Pool, size: int) -> _Block:
-        """Return a free block of at least ``size`` bytes in the pool's expandable segment, mapping pages as needed."""
+        """Return a free block of at least ``size`` bytes in the pool's expandable segment. If necessary, map more pages."""
         if pool.expandable is None:
             address = self.place_segment(EXPANDABLE_RANGE)
             pool.expandable = _Segment(pool, address, EXPANDABLE_RANGE, expandable=True)
@@ -396,7 +398,7 @@ class CachingAllocator:
         return block
 
     def _room_to_grow(self, segment: _Segment, size: int) -> _Block:
-        """Find adjacent free or unmapped blocks with ``size`` bytes in total; return the first of these blocks."""
+        """Find adjacent blocks, free or unmapped, with ``size`` bytes in total. Return the first of these blocks."""
         for start in self._chain(segment):
             if start.mapped:
                 continue
@@ -621,7 +623,7 @@ class _Past:
 
 
 def _segment_bytes(size: int) -> int:
-    """Return the bytes of a new segment that is requested from the driver for a block of ``size`` bytes."""
+    """Return the bytes of the new segment that the allocator requests from the driver for a block of ``size`` bytes."""
     if size <= LARGEST_SMALL_REQUEST:
         return SMALL_SEGMENT
     if size < SMALLEST_OWN_SEGMENT:
@@ -641,7 +643,7 @@ def _up_to(number: int, step: int) -> int:
 
 
 def _divisions_by_power(divisions: int | Mapping[Any, int] | None) -> list[int]:
-    """Return ``roundup_power2_divisions`` as a list: for sizes of 1 MiB and below, 2 MiB, 4 MiB and so on to 32 GiB and above."""
+    """Return ``roundup_power2_divisions`` as a list. Its items are for sizes of 1 MiB and below, 2 MiB, 4 MiB and so on, up to 32 GiB and above."""
     if not isinstance(divisions, Mapping):
         divisions = {">": divisions or 0}
     by_power = [0] * 16

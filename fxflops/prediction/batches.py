@@ -28,15 +28,15 @@ Guess = Callable[[int], int | None]
 def largest_batch(
     take: Callable[[int], int], memory: int, guesses: Callable[[int, int], Guess | None] = lambda size, larger: None
 ) -> int:
-    """Return the largest batch that fits into ``memory`` bytes; 0 if the smallest possible batch does not fit.
+    """Return the largest batch size that fits into ``memory`` bytes. Return 0 if not even the smallest possible batch size fits.
 
     ``take(size)`` counts a run with this batch size and returns its peak bytes. ``take`` raises RunError for a size that the model rejects.
     If the model rejects all sizes in :data:`FIRST`, the error raised is the error for the first size. If the model takes only multiples of
     a size, only these multiples are searched.
 
-    ``guesses(size, larger)`` returns a function that estimates the bytes of other sizes from two counted sizes. If counts confirm the
-    largest batch by these estimates, the search ends. Otherwise the search continues by bisection. Raises InputError if memory does not
-    grow with the batch.
+    ``guesses(size, larger)`` returns a function that estimates the bytes at other batch sizes from the counts of these two sizes. If counts
+    confirm the largest batch by these estimates, the search ends. Otherwise the search continues by bisection. Raises InputError if memory
+    does not grow with the batch.
     """
     sizes = _Sizes(take, memory)
     least = next((batch for batch in FIRST if sizes.is_possible(batch)), None)

@@ -1,4 +1,4 @@
-"""Borrow the numbers of kernels that were not measured on a card, from the most similar cards or from another dtype.
+"""Some kernels were not measured on a card. Borrow their numbers from the most similar cards, or from another dtype.
 
 A family is a group of kernels with one formula, such as the kernels of linear layers. The numbers of a family are shares of the card's own
 peaks and bandwidth, so the numbers can be used for another card. Predictions from several cards are combined by their geometric mean.
@@ -64,8 +64,8 @@ def family_of(device: Device, name: str, dtype: str, without: Collection[str] = 
     """Return the family ``name`` for a card: the card's own, else a borrowed family; None if no family can be borrowed.
 
     The card's own kernels in another dtype are preferred to kernels of other cards. Calibrations of cards in ``without`` are not used.
-    Collectives are not borrowed: their speed depends on the links between cards, which differ within an architecture. For example,
-    the H100 PCIe lacks the NVLinks of the H100 SXM.
+    The numbers of collectives are not borrowed, because the links between cards differ even within an architecture. For example, the H100
+    PCIe lacks the NVLinks of the H100 SXM.
     """
     known = {each.device: each for each in shipped() if each.device not in without}
     own = calibration_of(device)

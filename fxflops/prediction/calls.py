@@ -35,7 +35,7 @@ used in the fit (alibaba/InferSim f2293dab6d23, bench_data/mha/decode)."""
 
 
 class Kernel(NamedTuple):
-    """The facts about a kernel that its formula needs: the family of kernels, the dtype, and the family's features."""
+    """A kernel, as its formula needs it: the family of kernels, the dtype, and the values of the family's features."""
 
     family: str
     dtype: str
@@ -74,7 +74,7 @@ def _kernel_of(counted: Counted) -> Kernel | None:
 
 
 def _has_statistics(call: Call) -> bool:
-    """Return whether a batch norm uses its running statistics, as in eval mode, and so computes no statistics."""
+    """Return whether a batch norm uses its running statistics, as in eval mode. It then computes no statistics from the batch."""
     given = {**call.settings, **call.kwargs}
     return call.op == "batch_norm" and given.get("training") is False and given.get("track_running_stats") is not False
 
@@ -113,11 +113,11 @@ def _operands(counted: Counted) -> list[Spec]:
 
 
 def _convolutions(counted: Counted) -> tuple[Kernel, ...]:
-    """Return the kernels of a convolution or of its backward pass, one for each tensor that the call computes.
+    """Return the kernels of a convolution or of its backward pass. There is one kernel for each tensor that the call computes.
 
-    The weights are [o, i, *k]: the input has ``groups`` x i channels and the output has o channels. A transposed convolution swaps
-    input and output. For each group of channels, each of the tensors input, weights and output is a matrix product of the other two. For
-    weights in another layout, the result is empty.
+    The shape of the weights is [o, i, *k]. The input has ``groups`` x i channels, and the output has o channels. A transposed convolution
+    swaps input and output. For each group of channels, each of the tensors input, weights and output is a matrix product of the other two.
+    For weights in another layout, the result is empty.
     """
     call, dtype = counted.call, compute_dtype(counted.call)
     tensors = _operands(counted)
@@ -136,7 +136,8 @@ def _convolutions(counted: Counted) -> tuple[Kernel, ...]:
 
 
 def convolution(input: Spec, weight: Spec, output: Spec, dtype: str, computed: Iterable[str]) -> tuple[Kernel, ...]:
-    """Return the kernels that compute the tensors in ``computed``: "output", or the gradients of "input" and "weight".
+    """Return the kernels that compute the tensors named in ``computed``. "output" is the output; "input" and "weight" are the gradients of
+    these tensors.
 
     The shapes are input[*, g*i, *n], weight[o, i, *k] and output[*, o, *m]. For other shapes, the result is empty.
     """

@@ -117,7 +117,8 @@ class Trial(NamedTuple):
 
 
 class Point(NamedTuple):
-    """A point of the curve of peak memory and recomputation: the peak in bytes and the recomputed FLOPs if ``modules`` are checkpointed."""
+    """A point of the curve of peak memory and recomputation. It has the peak in bytes and the recomputed FLOPs of a step in which
+    ``modules`` are checkpointed."""
 
     peak: int
     recompute_flops: int
@@ -196,7 +197,7 @@ class Search:
         return _Levels(self._timeline.peaks, self.effects)
 
     def least_recomputation(self, memory: int) -> Trial:
-        """Return the trial with the least recomputation that fits into ``memory`` bytes; raise NothingFits if no trial fits."""
+        """Return the trial with the fewest recomputed FLOPs among those that fit into ``memory`` bytes. Raise NothingFits if no trial fits."""
         self._limit = memory
         # The allocator reserves more bytes than are allocated. Assume that this difference is the same for every set of modules.
         self._memory = memory - (self.base.peak - self.base.allocated)
@@ -242,7 +243,7 @@ class Search:
         return re.sub(r"\d+", "*", name) + ("" if self._calls[name] == 1 else name)
 
     def _counted_together(self, groups: Sequence[list[str]]) -> list[list[str]]:
-        """Merge groups that can be counted together: no module of a merged group may be inside another one."""
+        """Merge groups that can be counted together. In a merged group, no module may be inside another module of the group."""
         merged = list[list[str]]()
         for group in groups:
             alone = len(self._names) <= SMALL or any(self._calls[name] > 1 for name in group)
@@ -425,7 +426,7 @@ class _Timeline:
         self._turn = next((tick for tick, phase in enumerate(self._phases) if phase == BACKWARD), len(keys))
 
     def effects(self, trial: Trial, group: list[str]) -> list[Effect]:
-        """Return the effect of each module in a trial where the modules in ``group`` were checkpointed together."""
+        """In a trial, the modules in ``group`` were checkpointed together. Return the effect of each of these modules."""
         change, left = [0] * len(self.peaks), [0] * len(self.peaks)
         seen = [False] * len(self.peaks)
         extra = list[tuple[str, int, int]]()
@@ -543,7 +544,7 @@ class _Levels:
         return int(self._levels([*chosen]).max())
 
     def _levels(self, chosen: Sequence[int]) -> torch.Tensor:
-        """Return the live bytes in each column, followed by the live bytes while modules are recomputed."""
+        """Return the live bytes in each column. The live bytes while modules are recomputed come after them."""
         rows = self._rows(chosen)
         change = rows.sum(0)
         return torch.cat([self._base + change, self._recomputed(chosen, rows, change)[1]])
@@ -670,7 +671,8 @@ class _Levels:
         return [other for other in chosen if number not in self._around[other]] + [number]
 
     def improved(self, chosen: Sequence[int], memory: int) -> tuple[int, ...]:
-        """Improve a set that fits, so that it recomputes less: repeatedly drop one or two modules, or replace them by another module."""
+        """Improve a set that fits, so that it recomputes less. Repeatedly drop one or two modules, or replace one or two modules by another
+        module."""
         better: Sequence[int] | None = chosen
         while better is not None:
             chosen = self._needed(better, memory)
@@ -757,7 +759,7 @@ class _Levels:
         return found
 
     def _lowest(self) -> tuple[int, ...]:
-        """Add modules one by one as long as a module lowers the estimated peak; return the modules."""
+        """Add modules one by one, as long as adding a module lowers the estimated peak. Return the modules."""
         chosen = list[int]()
         while True:
             sets = list[tuple[int, list[int]]]()

@@ -1,4 +1,5 @@
-"""Predict the memory history of a run at any batch size from the histories at two counted sizes. Each storage's bytes must grow linearly."""
+"""Predict the memory history of a run at any batch size. The prediction uses the histories at two counted batch sizes. Each storage's bytes
+must grow linearly."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from ..meters.history import History, triples
 
 
 def histories_on_lines(one: tuple[int, History], other: tuple[int, History]) -> Callable[[int], History | None] | None:
-    """Return a function that predicts the memory history for a batch size, from the histories of two counted batch sizes.
+    """Return a function that predicts the memory history for a batch size. It uses the histories of two counted batch sizes.
 
     The two runs must make and free the same storages in the same calls and in the same order. If they do not, return None. Each change in
     bytes is assumed to be linear in the batch size. For some batch sizes, a predicted change is not a whole number of bytes. The returned
@@ -35,7 +36,7 @@ def histories_on_lines(one: tuple[int, History], other: tuple[int, History]) -> 
 
 
 def _run_alike(one: History, other: History) -> bool:
-    """Return whether two runs make and free the same storages in the same calls and the same order."""
+    """Return whether two runs make and free the same storages, in the same calls and in the same order."""
     if len(one.changes) != len(other.changes) or len(one.calls) != len(other.calls):
         return False
     calls = zip(one.calls, other.calls, strict=True)

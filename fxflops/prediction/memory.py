@@ -1,4 +1,4 @@
-"""A prediction of device memory: the memory that CUDA's allocator reserves, the process's other memory, and whether all of it fits."""
+"""A prediction of device memory. It has the memory that CUDA's allocator reserves, the other memory of the process, and whether everything fits."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ BATCH, CHECKPOINTS = (
 
 
 def advice(memory: Reserved, batch: str = BATCH, checkpoints: str = CHECKPOINTS) -> list[str]:
-    """Return lines with advice for a run that does not fit; an empty list if the run fits.
+    """Return lines with advice for a run that does not fit. If the run fits, return an empty list.
 
     ``batch`` is the phrase that says which call finds a batch size that fits. ``checkpoints`` is the phrase that says which call finds
     modules to checkpoint.

@@ -1,4 +1,4 @@
-"""Predict the memory that CUDA's caching allocator reserves for a counted run, and whether the run fits on a device.
+"""Predict the memory that CUDA's caching allocator reserves for a counted run. Also predict whether the run fits on a device.
 
 The run's storages are requested from :class:`~fxflops.prediction.allocator.CachingAllocator` in the order in which the run makes
 and frees them. Memory that is not in tensors is added:
@@ -126,7 +126,7 @@ def beside(gpus: int) -> int:
 
 
 def replay(requests: Iterable[Request], allocator: CachingAllocator) -> int:
-    """Send the requests to the allocator; return the index of the last request that raised the peak of reserved bytes."""
+    """Send the requests to the allocator. Return the index of the last request that raised the peak of reserved bytes."""
     addresses, last, most = dict[int, int](), 0, allocator.peak_reserved
     for number, (block, nbytes) in enumerate(requests):
         if nbytes:
@@ -141,9 +141,9 @@ def replay(requests: Iterable[Request], allocator: CachingAllocator) -> int:
 def requests_of(history: History, workspaces: dict[int, dict[int, int]]) -> Iterator[Request]:
     """Yield the requests for the storages that exist when a run starts, and for :data:`STEPS` steps.
 
-    ``workspaces`` has, for each call, the bytes of the workspaces that the call needs, by the workspace's number. Optimizer state is
-    allocated when the optimizer first steps. Everything else that a step allocates is freed before the next step, including outputs and
-    gradients.
+    ``workspaces`` has an entry for each call. The entry maps the number of each workspace that the call needs to the workspace's bytes.
+    Optimizer state is allocated when the optimizer first steps. Everything else that a step allocates is freed before the next step,
+    including outputs and gradients.
     """
     changes = list(triples(history.changes))
     before = [(storage, nbytes) for storage, nbytes, call in changes if call < 0]

@@ -1,4 +1,4 @@
-"""A prediction: the seconds that a device is expected to take for each call, with the call's bound and measured time."""
+"""A prediction. For each call, it has the seconds that a device is expected to take, the call's bound, and the measured time."""
 
 from __future__ import annotations
 
@@ -101,12 +101,12 @@ class Prediction(Tabular):
 
     @property
     def share_of_bounds(self) -> float:
-        """The share of ``seconds`` that is only a lower bound, because the calls have no calibrated family."""
+        """The share of ``seconds`` that is only a lower bound, because some calls have no calibrated family of kernels."""
         return self.total.bound_only_seconds / self.seconds if self.seconds else 0.0
 
     @property
     def share_of_waiting(self) -> float:
-        """The share of ``seconds`` in which the device waits for the host; 0 in a CUDA graph."""
+        """The share of ``seconds`` in which the device waits for the host. In a CUDA graph, it is 0."""
         return self.total.waiting_seconds / self.seconds if self.seconds else 0.0
 
     @property

@@ -64,7 +64,7 @@ BY_IDENTITY = object.__eq__, object.__ne__, object.__hash__
 
 
 class Operation(NamedTuple):
-    """The operation of a call (of a leaf module, function, method or operator), without the place of the call.
+    """The operation of a call, without the place of the call. The call is of a leaf module, a function, a method or an operator.
 
     ``op`` is the name of the formula, however the op is called. ``target`` is the class, function, method descriptor or overload
     that was called. ``args``, ``kwargs`` and ``out`` consist of specs and plain values. ``settings`` has a module's plain attributes
@@ -158,12 +158,12 @@ class Step(NamedTuple):
 class Count(NamedTuple):
     """The cost of an operation, and the rule that gives the cost.
 
-    If the operation is not counted, ``missing`` says why. The cost is then None. If fxflops counts the operation, but the tool whose
-    convention is used does not see it, the cost has only MACs.
+    If the operation is not counted, ``missing`` says why. The cost is then None. The tool whose convention is used may not see an operation
+    that fxflops counts. The cost then has only MACs.
 
     ``rule`` is the function that gives the cost (a formula, or a row of a convention). If the operation costs nothing, ``rule`` is the
-    reason as text. ``integer`` is True if the inputs are integers or booleans, so that the arithmetic is not FLOPs. Calls with the same
-    operation and the same count share one Count object; Counts are compared by identity.
+    reason as text. ``integer`` is True if the inputs are integers or booleans. The arithmetic is then not counted as FLOPs. Calls with the
+    same operation and the same count share one Count object; Counts are compared by identity.
     """
 
     cost: Cost | None
@@ -174,7 +174,7 @@ class Count(NamedTuple):
 
     @property
     def how(self) -> str:
-        """The rule in words: the first line of the formula's docstring without the shapes, or the reason why there is no cost."""
+        """The rule in words. It is the first line of the formula's docstring, without the shapes, or the reason why there is no cost."""
         if self.missing or isinstance(self.rule, str):
             return self.missing.partition("\n")[0] or str(self.rule)
         docstring = str(inspect.getdoc(self.rule) or getattr(self.rule, "__name__", ""))

@@ -29,7 +29,7 @@ def fact_in(out: Any, name: str, default: Any = None) -> Any:
 
 
 def absent_row(call: Call) -> str:
-    """Return a sentence about a table lookup whose index is out of range; "" for any other call."""
+    """If a call is a table lookup whose index is out of range, return a sentence that says so. For any other call, return ""."""
     row = fact_in(call.out, "row") if call.op == EMBEDDING else None
     return (
         "looks up row {:,} of a table with {:,} rows: the model itself raises an IndexError".format(*row) if row else ""
@@ -37,7 +37,7 @@ def absent_row(call: Call) -> str:
 
 
 def with_facts(out: Any, **facts: Any) -> Any:
-    """Return a call's result with these facts added to its first tensor; a fact whose value is None is removed."""
+    """Return a call's result with these facts added to its first tensor. If a fact's value is None, the fact is removed."""
     if isinstance(out, Spec):
         return out.with_facts(**facts)
     items = list(out)

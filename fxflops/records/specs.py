@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Spec(tuple[int, ...]):
-    """A description of a tensor for formulas: a tuple of its sizes, with ``dtype``, ``layout`` and ``facts``.
+    """A description of a tensor for formulas. It is a tuple of the tensor's sizes, with ``dtype``, ``layout`` and ``facts``.
 
     By default the tensor is dense and float32. ``facts`` are numbers that the shape does not show, such as the ``nnz`` of a sparse
     tensor.
@@ -61,7 +61,7 @@ class Spec(tuple[int, ...]):
         return not (self.dtype.is_floating_point or self.dtype.is_complex or str(self.dtype).startswith("torch.q"))
 
     def with_facts(self, **facts: Any) -> Spec:
-        """Return the spec with these facts added to its own facts; a fact whose value is None is removed."""
+        """Return the spec with these facts added to its own facts. If the value of an added fact is None, the fact is removed."""
         all_facts = {name: value for name, value in {**self.facts, **facts}.items() if value is not None}
         return Spec(self, self.dtype, self.layout, all_facts)
 

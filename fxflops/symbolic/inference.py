@@ -202,8 +202,9 @@ def serving(
         batch: the number of sequences.
         device: the name of a device or a Device, for bounds on times; "auto" means the model's own device.
         attention: the rule for the FLOPs of attention, as for :func:`fxflops.count`. The lower bounds on times do not depend on
-            ``attention``. draft, draft_tokens, acceptance: for speculative decoding, the draft model, the number of tokens that the draft
-            model proposes per round, and the probability that a proposed token is accepted.
+            ``attention``.
+        draft, draft_tokens, acceptance: for speculative decoding, the draft model, the number of tokens that the draft model proposes per
+            round, and the probability that a proposed token is accepted.
 
     Times are lower bounds that real servers do not reach. A lower bound is the larger of two times: the time of 2 x MACs at the device's peak
     for the dtype of the largest product, and the time to move all weights and the cache once at the device's bandwidth. If kernels of the
