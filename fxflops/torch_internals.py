@@ -354,7 +354,7 @@ ATTRIBUTES: dict[Any, tuple[str, ...]] = {
 
 
 def process_group_of(given: Any) -> tuple[Any, bool]:
-    """Return the process group passed to an operator, by name or as a C++ object, and whether all processes are in the group.
+    """Return the process group that is passed to an operator, by name or as a C++ object. Also return whether all processes are in the group.
 
     Return (None, False) if no group is passed. Without torch's functions used here, a collective's group is unknown.
     """
@@ -506,7 +506,7 @@ def _cells_of(function: Any) -> dict[str, Any]:
 
 
 def is_composite(overload: Any) -> bool:
-    """Return whether an operator only calls other operators, on every device, so that a dispatch mode never sees it."""
+    """Return whether an operator only calls other operators on every device. A dispatch mode then never sees the operator itself."""
     try:
         return has_kernel_for_key(overload.name(), "CompositeImplicitAutograd")
     except RuntimeError:  # a TorchScript-only overload, which has no kernels
@@ -556,7 +556,7 @@ def python_kernel(function: Any) -> Any:
 
 
 def triton_kernel_of(kwargs: dict[str, Any]) -> Any:
-    """Return the Triton kernel in the arguments of the operator that wraps it; skip autotuners around the kernel."""
+    """An operator wraps a Triton kernel. Return the kernel from the operator's arguments, without the autotuners around the kernel."""
     from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
 
     kernel: Any = kernel_side_table.get_kernel(kwargs["kernel_idx"])
@@ -611,7 +611,7 @@ def compile_afresh(write: Callable[[int | None, str, list[Any]], None]) -> None:
 
 
 def original_of(model: nn.Module) -> nn.Module:
-    """Return the module that ``torch.compile`` has wrapped; return the model itself if it is not such a wrapper.
+    """Return the module that ``torch.compile`` has wrapped. If the model is not such a wrapper, return the model itself.
 
     The wrapper is recognized by the name of its class, because importing the class would load the compiler.
     """
@@ -678,7 +678,7 @@ def set_in_script(script: Any, name: str, value: Any) -> None:
 
 
 def composite_name(schema: str) -> str | None:
-    """Return the name of torch's operator with this schema if it is composed of other operators on every device; otherwise None.
+    """Return the name of torch's operator with this schema if the operator is composed of other operators on every device. Otherwise return None.
 
     Purpose: to call the operator from Python, so that it is observed as a whole. Necessary.
     """
@@ -724,7 +724,7 @@ def set_attribute_of_script(script: Any, name: str, value: Any) -> None:
 def class_of_script_object(value: torch.ScriptObject) -> str:
     """Return the full name of the class of an object that C++ or TorchScript defines.
 
-    Purpose: to recognize weights that are packed in half precision, although their kernel unpacks them to f32. Necessary.
+    Purpose: to recognize weights that are packed in half precision. Their kernel unpacks them to f32. Necessary.
     """
     return str(value._type().qualified_name())
 

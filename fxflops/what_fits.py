@@ -227,7 +227,7 @@ def _history_of(report: Report) -> History:
 def _inputs_of(make_inputs: Callable[[int], Any], batch: int, model: nn.Module) -> tuple[Any, dict[str, Any] | None]:
     """Return the args and kwargs for a batch size.
 
-    Raises RunError if ``make_inputs`` raises an error, and InputError if this machine has too little memory for the inputs.
+    Raises RunError if ``make_inputs`` raises an error. Raises InputError if this machine has too little memory for the inputs.
     """
     try:
         inputs = make_inputs(batch)
@@ -255,8 +255,8 @@ class CheckpointPlan:
     - ``peak_before``: the peak bytes without checkpoints.
     - ``recompute_flops``: the recomputed FLOPs.
     - ``flops``: the step's FLOPs without checkpoints.
-    - ``seconds``: the time of a step with checkpoints, as :meth:`Report.predict` predicts it; None without a card or its calibration.
-    - ``seconds_before``: the predicted time of a step without checkpoints; None without a card or its calibration.
+    - ``seconds``: the time of a step with checkpoints, as :meth:`Report.predict` predicts it; None if there is no card or no calibration of the card.
+    - ``seconds_before``: the predicted time of a step without checkpoints; None if there is no card or no calibration of the card.
     - ``code``: the code that checkpoints these modules; it expects the model in a variable ``model``.
     - ``curve``: the Pareto front of peak and recomputation among the counted sets of modules, the highest peak first. A point has ``peak``,
       ``recompute_flops`` and ``modules``.
@@ -347,14 +347,14 @@ def plan_checkpoints(
     autocast: torch.dtype | None = None,
     progress: bool | None = None,
 ) -> CheckpointPlan:
-    """Find the modules to checkpoint so that a training step fits into memory and recomputes as little as possible.
+    """Find the modules to checkpoint so that a training step fits into memory and recomputes as few FLOPs as possible.
 
     The step is not run, but counted like ``count(..., backward=True, optimizer=optimizer)``, in the model's current mode. Every module that the forward
     calls is a candidate, nested modules included. The model is left unchanged. In a model with few modules, all sets of modules are
     compared. In a larger model, sets are grown and then improved (:mod:`fxflops.prediction.checkpoints`). The set of the returned plan was
     counted itself.
 
-    A checkpointed module runs twice. Dropout draws the same numbers both times, and ``plan.code`` keeps batch norms from updating their
+    A checkpointed module runs twice. Dropout draws the same random numbers both times. ``plan.code`` keeps batch norms from updating their
     statistics twice. A module is never checkpointed if it cannot run twice, e.g. because a KV cache grows, or if recomputing it changes a
     buffer or a plain attribute, e.g. a counter. Nor is a module that draws random numbers from Python, from numpy, or from a generator of
     its own. ``plan.left_out`` has the reason for each such module. Some changes of state are not detected: changes in objects without a
@@ -475,7 +475,7 @@ def _too_large(model: nn.Module, least: Trial, base: Trial, room: Room) -> OutOf
 
 
 def _cached(model: nn.Module) -> str:
-    """Return advice for a transformers model that also returns a KV cache in training; "" for any other model."""
+    """If a transformers model also returns a KV cache in training, return advice about it. For any other model, return ""."""
     if not getattr(getattr(model, "config", None), "use_cache", False):
         return ""
     return "\n  model.config.use_cache is True, so the KV cache stays in memory until the step ends; for training, set model.config.use_cache = False"
@@ -507,7 +507,7 @@ def _is_script(module: nn.Module) -> bool:
 
 @contextmanager
 def _checkpointed(model: nn.Module, modules: Mapping[str, nn.Module], names: Sequence[str]) -> Iterator[dict[str, str]]:
-    """Checkpoint the modules with these names by running a plan's code, and undo this at the end.
+    """Checkpoint the modules with these names by running a plan's code. At the end, undo this.
 
     Yield a dict of the modules that cannot be recomputed, with the reasons.
     """

@@ -1,4 +1,5 @@
-"""A model's graph as nested boxes. A box is a module, or several identical modules; edges are the tensors that pass between boxes."""
+"""A model's graph as nested boxes. A box is a module, or several identical modules. Edges between boxes are the tensors that pass from one
+box to another."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ def boxes(root: TreeRow, nodes: Sequence[GraphNode], by: str, depth: int | None 
 
 
 class _Builder:
-    """Builds the boxes: it puts each node into a box, and each tensor onto an edge between boxes."""
+    """Builds the boxes. It puts each node of the graph into a box, and each tensor onto an edge between boxes."""
 
     def __init__(self, root: TreeRow, nodes: Sequence[GraphNode], depth: int) -> None:
         self._nodes = nodes
@@ -121,7 +122,7 @@ class _Builder:
         return _shortened(self._root)
 
     def _chain(self, node: GraphNode) -> tuple[list[str], list[Box]]:
-        """Return the boxes around a node, from the root to the node's own box, and a name for each of these boxes."""
+        """Return the boxes that contain a node, from the root to the node's own box. Also return a name for each of these boxes."""
         names = [path for path in prefixes(node.path) if path in self._modules][: self._depth + 1]
         chain = [self._modules[path] for path in names]
         innermost = chain[-1].row
@@ -155,7 +156,8 @@ def _alike(
 
 
 def _connect(source: tuple[list[str], list[Box]], target: tuple[list[str], list[Box]], tensor: str) -> None:
-    """Add the edges of a tensor: out of each box that contains only the source, and into each box that contains only the target."""
+    """Add the edges of a tensor. An edge leaves each box that contains only the tensor's source, and enters each box that contains only its
+    target."""
     common = 0
     while common < min(len(source[0]), len(target[0])) and source[0][common] == target[0][common]:
         common += 1

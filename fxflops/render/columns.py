@@ -1,4 +1,4 @@
-"""The columns of tables and trees, each with its key, header and kind of value; and functions that find columns and units by name."""
+"""The columns of tables and trees. Each column has a key, a header and a kind of value. Also has functions that find columns and units by name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Column:
     """A column. ``key`` is the name by which users choose the column, ``header`` is the text above the column, and ``kind`` is the kind of
     its values.
 
-    Whatever the kind, a value can also be None (not measured) or a word such as "not_recognized".
+    A value of any kind can also be None (not measured) or a word such as "not_recognized".
     """
 
     key: str
@@ -36,7 +36,8 @@ class Column:
         return self.kind != "text"
 
     def show(self, value: Any, unit: str | None = None) -> str:
-        """Return the value as text. ``unit`` None shows the raw number, "auto" chooses a suitable unit, and e.g. "G" or "ms" uses this unit."""
+        """Return the value as text. If ``unit`` is None, the raw number is shown. With "auto", a suitable unit is chosen. With e.g. "G" or
+        "ms", this unit is used."""
         if value is None:
             return readable.NOT_MEASURED
         if isinstance(value, bool) or not isinstance(value, Real):
@@ -180,12 +181,12 @@ TORCHINFO_ALONE = {"kernel_size", "params_percent", "trainable"}
 
 @lru_cache
 def titled(columns: tuple[Column, ...], counted: str) -> tuple[Column, ...]:
-    """Return the columns with ``counted`` in place of "FLOPs" in their headers, because some conventions count e.g. "MACs"."""
+    """Return the columns with "FLOPs" in their headers replaced by ``counted``, because some conventions count e.g. "MACs"."""
     return tuple(replace(column, header=column.header.replace("FLOPs", counted)) for column in columns)
 
 
 def find(columns: Sequence[Column], name: str) -> int:
-    """Return the position of the column with this key or header, ignoring case; raise InputError if no column has this name."""
+    """Return the position of the column with this key or header, ignoring case. Raise InputError if there is no such column."""
     return pick(columns, [name])[0]
 
 
@@ -204,7 +205,7 @@ def _with_nearest(columns: Sequence[Column], name: str) -> str:
 
 
 def _named(column: Column) -> str:
-    """Return the column's key, followed by its header in parentheses if the header differs from the key."""
+    """Return the column's key. If the header differs from the key, the header follows in parentheses."""
     header = column.header.lower().replace(" ", "_").partition("(")[0]
     return column.key if header in (column.key.lower(), "%") else f"{column.key} ({column.header})"
 

@@ -1,5 +1,5 @@
-"""A conclusion in one sentence. For one run, it says which modules cost most, which share of the device's peak was reached, and which
-module was slowest. For two runs, it says what differs."""
+"""A conclusion in one sentence. For one run, the conclusion says which modules cost most, which share of the device's peak was reached, and
+which module was slowest. For two runs, it says what differs."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _named(kind: Sequence[Part], by: str, cost: Callable[[TreeRow], float]) -> s
 
 
 def _slowest(parts: Sequence[Part]) -> str:
-    """Return the module that took the longest, with its time; "" if modules were not timed."""
+    """Return the module that took the longest, with its time. Return "" if modules were not timed."""
     modules = [module for part in parts for module in part.modules if module.seconds]
     slowest = max(modules, key=_seconds, default=None)
     return "" if slowest is None else f"slowest: {place(slowest.path)}, {seconds(slowest.seconds)}"

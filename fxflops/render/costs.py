@@ -27,8 +27,8 @@ NOT_A_MODULE = {ATTENTION: f"{ATTENTION} (scaled dot product)"}
 def cost_lines(data: Summary, room: int | None, color: bool) -> list[str]:
     """Return the lines of a table of the most expensive parts.
 
-    A bar shows each part's share of the time, or its share of the FLOPs if times are unsteady or missing. If the line has no room for both
-    columns, FLOPs and time, the table has only the column whose shares the bar shows.
+    A bar shows the share of the time that each part takes. If times are unsteady or missing, the bar shows the share of the FLOPs. If the
+    line has no room for both columns, FLOPs and time, the table has only the column whose shares the bar shows.
     """
     parts = costs(data)
     if not parts:
@@ -84,7 +84,7 @@ def _by_time(data: Summary, parts: Iterable[Part]) -> bool:
 
 
 def operator_shares(data: Summary) -> list[tuple[str, list[str]]]:
-    """Return a line with the operators' shares of the FLOPs, and a line with their shares of the time if it was measured.
+    """Return a line with the share of the FLOPs that each operator has. If times were measured, return a second line with the shares of the time.
 
     Each line is a pair: its label, and the list of shares as text.
     """
@@ -102,7 +102,7 @@ def _is_worth_a_line(row: TreeRow, data: Summary) -> bool:
 
 
 def _shares(values: Sequence[tuple[str, float]]) -> list[str]:
-    """Return a text such as ``linear 95.2%`` for each of the largest values, and one text for the sum of all others."""
+    """For each of the largest values, return a text such as ``linear 95.2%``. Then return one text for the sum of all other values."""
     whole = sum(value for _, value in values)
     ranked = sorted(values, key=lambda pair: -pair[1])
     shown = [*ranked[:MOST_OPERATORS], (OTHER, sum(value for _, value in ranked[MOST_OPERATORS:]))]

@@ -68,9 +68,9 @@ class GraphNode(NamedTuple):
     """A node of a model's graph: a call of a leaf module or function, or an input or output of the model.
 
     ``kind`` is "input", "module", "function" or "output". ``path`` is the path of the module that the node calls or is part of. ``op`` has
-    the names of the node's operators; "" for e.g. an index into a tuple. ``out`` is the node's result as text; "" if unknown. ``inputs``
-    are the names of the nodes whose values this node uses. ``costs`` has the known costs among "flops", "macs", "time" (in seconds) and
-    "memory" (bytes at the node's peak).
+    the names of the node's operators. It is "" for a node without operators, e.g. an index into a tuple. ``out`` is the node's result as
+    text; "" if unknown. ``inputs`` are the names of the nodes whose values this node uses. ``costs`` has the known costs among "flops",
+    "macs", "time" (in seconds) and "memory" (bytes at the node's peak).
     """
 
     name: str

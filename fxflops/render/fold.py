@@ -95,7 +95,8 @@ def fingerprint(row: TreeRow) -> Hashable:
 
 
 def mean(rows: Sequence[TreeRow]) -> TreeRow:
-    """Merge identical rows into one row, which has the mean of their times and the highest of their peaks. Merge their children likewise."""
+    """Merge identical rows into one row. Its time is the mean of the rows' times, and its peak is the highest of the rows' peaks. Merge
+    their children likewise."""
     if len(rows) == 1:
         return rows[0]
     return rows[0]._replace(

@@ -80,7 +80,7 @@ def html(
     of: int | None = None,
     units: str | None = None,
 ) -> str:
-    """Return the summary, the module tree and the operators as HTML; with ``rows``, also a table of these rows.
+    """Return the summary, the module tree and the operators as HTML. With ``rows``, also return a table of these rows.
 
     ``noun`` is the word for the rows, e.g. "nodes". ``of`` is the total number of rows, if ``rows`` are only a part of them. ``units`` is as
     for :func:`~fxflops.render.table.grid`.

@@ -138,7 +138,7 @@ Place = tuple[_Drawn, int, float, float]
 
 
 def _places(drawn: _Drawn, depth: int, y: float, scale: float) -> Iterator[Place]:
-    """Yield the place of a block, then the places of all blocks inside it, from top to bottom."""
+    """Yield the place of a block. Then yield the places of all blocks inside it, from top to bottom."""
     yield drawn, depth, y, drawn.value * scale
     for each in drawn.inside:
         yield from _places(each, depth + 1, y, scale)
@@ -150,7 +150,7 @@ def _is_visible(place: Place, levels: int) -> bool:
 
 
 def _tile(place: Place, levels: int, whole: float, show: Callable[[float], str], is_script: bool) -> str:
-    """Return a tile as a nested SVG element, which cuts off a name that is wider than the tile."""
+    """Return a tile as a nested SVG element. If a name is wider than the tile, the element cuts it off."""
     drawn, depth, y, height = place
     kind = "module" if drawn.inside else f"f{_number(drawn.op)}"
     share = f"{100 * drawn.value / whole:.1f}%"

@@ -75,7 +75,7 @@ def constant(memory: MemoryTimeline) -> dict[str, int]:
 
 
 def memory_note(memory: MemoryTimeline) -> str:
-    """Return a note about the things that the chart does not show: constant memory, omitted states, and the source of the data."""
+    """Return a note about the chart: which constant memory and which states it does not show, and what the source of the data is."""
     fixed, highest = constant(memory), max((state.total for state in memory.states), default=0)
     drawn = len(thinned(memory.states, MOST_MOMENTS, place_of_peak(memory)))
     notes = [f"Constant during the run: {', '.join(_sizes(fixed))}."] if fixed else []
@@ -133,7 +133,7 @@ def _sizes(fixed: Mapping[str, int]) -> list[str]:
 
 
 def _tick(value: float, hidden: int) -> str:
-    """Return the text of a tick. If ``hidden`` bytes are drawn as a constant band, the text is the number of bytes above the band."""
+    """Return the text of a tick. If ``hidden`` bytes are drawn as a constant band, the text of the tick is the number of bytes above this band."""
     return ("+" if hidden and value else "") + without_zeros(units.size(value or hidden))
 
 

@@ -1,4 +1,4 @@
-"""The data of a report's page, and the compact form in which the page contains them.
+"""The data of a report's page. This module also makes the compact form in which the page contains the data.
 
 The compact form has limits for calls, modules and states of memory. Above a limit, the page omits the cheapest calls, adds the deepest
 modules to their parents, or keeps only some states of memory. The page says so. Measured numbers are rounded to six digits. Ints are exact.
@@ -168,7 +168,7 @@ def most_expensive(ops: Sequence[Op], most: int) -> list[int]:
 
 
 def shallow(tiles: Sequence[Tile], most: int) -> list[Tile]:
-    """Return at most ``most`` tiles: keep the tiles down to some depth, and add the values of deeper tiles to their parents."""
+    """Return at most ``most`` tiles. Tiles below some depth are left out, and their values are added to their parents."""
     depths: list[int] = []
     for tile in tiles:
         depths.append(0 if tile.parent is None else depths[tile.parent] + 1)

@@ -36,8 +36,8 @@ class RankFigures(NamedTuple):
 class Amounts(NamedTuple):
     """A quantity, with the function ``show`` that formats its values. ``parts`` has a dict for each rank, with the parts of its value.
 
-    ``most`` are the words for the rank with the largest value, e.g. "slowest". ``each`` are the words before a value that is the same on
-    all ranks, e.g. "each computes".
+    ``most`` are the words for the rank with the largest value, e.g. "slowest". ``each`` has the words that come before a value if the value
+    is the same on all ranks, e.g. "each computes".
     """
 
     parts: Sequence[Mapping[str, float]]

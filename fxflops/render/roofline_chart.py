@@ -70,7 +70,7 @@ def roofline_chart(
     omitted calls by phase.
 
     Each call is a dot at its FLOP/byte and its FLOP/s. The most expensive calls have their names beside the dots. With a ``phase``, only
-    the calls of this phase are visible; a script can show the other phases.
+    the calls of this phase are visible. A script can show the calls of the other phases.
     """
     timed = [(op, took) for op in calls if op.work and op.bytes and (took := _seconds(op, data))]
     timed.sort(key=lambda pair: -pair[1])

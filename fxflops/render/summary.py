@@ -166,7 +166,7 @@ def remark_lines(data: Summary) -> list[str]:
 
 
 def missing_lines(missing: Sequence[Missing]) -> list[str]:
-    """Return the lines for the first :data:`MOST_MISSING` ops that were not counted, and one line for all other such ops."""
+    """Return a line for each of the first :data:`MOST_MISSING` ops that were not counted. All other such ops share one line."""
     lines = []
     for item in missing[:MOST_MISSING]:
         where = f" in {plain(item.path)}" if item.path else ""
@@ -185,7 +185,7 @@ def paste_where(data: Summary) -> str:
 
 
 def _counts(data: Summary) -> list[Fact]:
-    """Return the lines for MACs and for FLOPs, or for another unit if the convention counts another unit.
+    """Return the lines for MACs and for FLOPs. If the convention counts another unit, the lines are for this unit.
 
     Each number is shown in a readable form, and exactly, as for a paper.
     """
@@ -249,7 +249,7 @@ def _training(data: Summary, backward: int) -> Fact:
 
 
 def _sent(rows: Sequence[Collective]) -> Fact:
-    """Return the line with the bytes that this process sends, for each collective and process group."""
+    """Return the line with the bytes that this process sends, separately for each collective and process group."""
     known = [row.sent for row in rows if row.sent is not None]
     bound = ">= " if len(known) < len(rows) else ""
     details = [
@@ -276,7 +276,8 @@ def _latency(label: str, latency: Timing | None, nodes: float | None, flops: int
 
 
 def _compiled(compiled: CompiledRun) -> list[Fact]:
-    """Return the lines about the compiled model: its time, graph breaks, recompilations with their reasons, and modules without a gain."""
+    """Return the lines about the compiled model: its time, its graph breaks, the reasons for recompilations, and the modules that did not
+    get faster."""
     run = compiled.run
     if run.latency is None:
         return [Fact("compiled", "no", [f"not timed: {plain(run.missing)}"])]
@@ -305,7 +306,7 @@ def _compiled(compiled: CompiledRun) -> list[Fact]:
 def _block(
     steps: Mapping[str, StepTime], instruments: float | None, device: float | None, workers: Sequence[int]
 ) -> list[Fact]:
-    """Return the lines about a profiled block: the parts of its time, the time that the device worked, and the time of a step."""
+    """Return the lines about a profiled block: the parts of its time, the time in which the device worked, and the time of a step."""
     whole = StepTime._make(map(sum, zip(*steps.values(), strict=True)))
     parts = {"forward": whole.forward, "backward": whole.backward, "optimizer": whole.optimizer}
     details = [

@@ -1,4 +1,4 @@
-"""Tables as text: filter and sort the rows, fit them to the terminal's width, and format them with tabulate."""
+"""Tables as text. The rows are filtered and sorted, fitted to the terminal's width, and formatted with tabulate."""
 
 from __future__ import annotations
 

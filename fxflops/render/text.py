@@ -1,4 +1,4 @@
-"""Text in a terminal: measure its width in cells, pad it, shorten it, colour it, and draw bars."""
+"""Text in a terminal. The functions measure its width in cells, pad it, shorten it, colour it, and draw bars."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHORTEST = 8
 
 
 def plain(text: str) -> str:
-    """Return the text on one line, with unprintable characters escaped: names in a model may contain any character."""
+    """Return the text on one line. Unprintable characters are escaped, because names in a model may contain any character."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

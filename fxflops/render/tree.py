@@ -25,7 +25,7 @@ LABEL_ROOM = 30
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of the tree: the branches drawn before the name (``guide``), the name, the class, and a note such as "x12".
+    """A line of the tree. It has the branches drawn before the name (``guide``), the name, the class, and a note such as "x12".
 
     ``path`` is the module's path. If ``count`` modules share the line, ``path`` is the path of the first module, ending in the common name
     of all modules. If the line shows a module's own work, ``path`` is the module's path, followed by the name of the work.
@@ -95,7 +95,7 @@ def notes_on(root: TreeRow, **options: Unpack[Options]) -> list[str]:
 
 
 def _below(root: TreeRow, depth: int | None) -> str:
-    """Return a note with the number of modules below ``depth``; "" if no modules are below it."""
+    """Return a note with the number of modules that are deeper than ``depth``. Return "" if there are none."""
 
     def modules(row: TreeRow, left: int) -> int:
         return sum((left <= 0 and bool(child.cls)) + modules(child, left - 1) for child in row.children)
@@ -157,7 +157,7 @@ def walk(item: Fold, depth: int | None, key: str | None, fold: bool, guide: str 
 
 
 def _label(line: Line, room: int | None, color: bool) -> str:
-    """Return the part of a line to the left of the numbers, in at most ``room`` cells.
+    """Return the part of a line to the left of the numbers. It is at most ``room`` cells wide.
 
     If there is too little room, the class is shortened first, then the name. The note is dropped if it leaves fewer than :data:`SHORTEST`
     cells for the name.

@@ -86,7 +86,7 @@ class CompiledView(View):
 
     @property
     def breaks(self) -> tuple[Break, ...]:
-        """The graph breaks: places in the model's code where a graph ends before the forward ends, each with torch's reason."""
+        """The graph breaks. These are the places in the model's code where a graph ends before the forward ends. Each has torch's reason."""
         return self.run.breaks
 
     @property
@@ -96,7 +96,7 @@ class CompiledView(View):
 
     @property
     def kernels(self) -> tuple[CompiledKernel, ...]:
-        """The kernels that one run calls, in run order, each with its time in seconds and its modules."""
+        """The kernels that one run calls, in run order. Each has its time in seconds and the modules whose work it does."""
         return self.run.kernels
 
     @property
@@ -138,7 +138,7 @@ class CompiledView(View):
 
     @property
     def losers(self) -> list[str]:
-        """The modules whose own operations are not faster when compiled, slowest first; [] if this is unknown."""
+        """The modules whose own operations are not faster when compiled, slowest first. The list is empty if this is unknown."""
         if not self.run.kernels or self.unsteady:
             return []
         rows, least = self.by_module(), MATTERS * (self.latency or 0.0)

@@ -1,4 +1,4 @@
-"""Exchange texts between the processes of a job, through the store that torch.distributed created for its rendezvous.
+"""Exchange texts between the processes of a job. The texts go through the store that torch.distributed created when the processes joined.
 
 The exchange needs no device and no collective. A missing process does not block the other processes, but is reported by its rank.
 """
@@ -65,7 +65,7 @@ def _missing(store: Any, keys: list[str], timeout: float) -> list[int]:
 
 
 def _late(ranks: Sequence[int], timeout: float, number: int) -> str:
-    """Return the error message about ranks that did not make this call of gather(); "" if ``ranks`` is empty."""
+    """Return the error message that lists the ranks that did not make this call of gather(). Return "" if ``ranks`` is empty."""
     if not ranks:
         return ""
     return (

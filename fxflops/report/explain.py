@@ -1,4 +1,4 @@
-"""Explain the difference between two conventions on one run: the calls that the conventions count differently, and how."""
+"""Explain why two conventions differ on one run: which calls they count differently, and how each of them counts these calls."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MOST_PLACES = 2
 
 
 class Difference(NamedTuple):
-    """Calls of one op that two conventions count differently, with the calls' FLOPs under each convention.
+    """Calls of one op that two conventions count differently. It has the FLOPs of these calls under each convention.
 
     ``paths`` are the modules that made the calls, without repetitions, in run order. ``how_a`` and ``how_b`` describe what the
     conventions count.
@@ -127,7 +127,7 @@ class Explanation(Tabular):
         return [(*row[:-2], *map(_brief, row[-2:])) for row in self.table.rows]
 
     def _narrow(self, limit: int) -> Iterator[str]:
-        """Yield each row as three lines, for a terminal that is too narrow for the table."""
+        """Yield three lines for each row. This is for a terminal that is too narrow for the table."""
         name = max(map(len, (self.a, self.b)))
         number = max(len(f"{flops:,}") for row in self.rows for flops in (row.flops_a, row.flops_b))
         for row in self.rows:
@@ -180,7 +180,7 @@ def _numbered(extra: Iterable[Counted]) -> Iterator[tuple[object, Counted]]:
 
 
 def _how(each: Counted) -> str:
-    """Return a description of what the convention counts for a call; "not counted" if the formula returns 0."""
+    """Return a description of what the convention counts for a call. Return "not counted" if the formula returns 0."""
     return each.how if each.flops or each.missing or isinstance(each.rule, str) else NOT_COUNTED
 
 

@@ -1,4 +1,4 @@
-"""Combine the reports of all processes: what each process computes, stores and sends, the sums, and the imbalance."""
+"""Combine the reports of all processes. The result shows what each process computes, stores and sends, the sums, and the imbalance."""
 
 from __future__ import annotations
 
@@ -128,8 +128,8 @@ class GatheredReport(Tabular):
         return Table("ranks", columns, rows, provenance=self.provenance)
 
     def to_html(self, path: Path | None = None, *, title: str = "") -> str | None:
-        """Return one HTML page with a bar for each process, or write the page to ``path``. The page needs no server, loads no
-        other files and runs no script. ``title`` is the page's heading; the default heading has the model's class."""
+        """Return one HTML page with a bar for each process. With ``path``, write the page to this file instead. The page needs no server,
+        loads no other files and runs no script. ``title`` is the page's heading; the default heading has the model's class."""
         from ..render.ranks_page import RankFigures, ranks_page
 
         ranks = [

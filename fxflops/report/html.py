@@ -1,4 +1,4 @@
-"""Make the data for a report's HTML page (:mod:`fxflops.render.page`), and the HTML block that notebooks show."""
+"""Make the data for the HTML page of a report (:mod:`fxflops.render.page`). Also make the HTML block that notebooks show."""
 
 from __future__ import annotations
 
@@ -187,7 +187,8 @@ def _memory_by_module(run: Run, own: Mapping[str, dict[str, float]]) -> dict[str
 
 
 def _ops_by_cost(counted: Iterable[Counted]) -> dict[str, list[str]]:
-    """Return the operators called directly in each module, sorted: forward operators first, then by FLOPs, then by time."""
+    """Return the operators that each module calls directly. Forward operators come first; within a phase, operators are sorted by FLOPs and
+    then by time."""
     costs: dict[str, dict[str, tuple[bool, int, float]]] = {}
     for each in counted:
         if each.flops or each.call.seconds or each.cost is None:

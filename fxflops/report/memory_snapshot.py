@@ -1,9 +1,9 @@
 """Write a run's memory as a snapshot of torch's CUDA allocator, for torch.cuda._memory_viz and pytorch.org/memory_viz.
 
-The format is that of :func:`torch.cuda.memory._snapshot`. Addresses and segments are simulated for CUDA's caching allocator with
-default settings on an empty device (:class:`~fxflops.prediction.CachingAllocator`). As in a recorded snapshot, events have the
-requested bytes, and blocks have the allocated bytes. The extra key "provenance" says where the numbers are from; viewers ignore
-unknown keys.
+The format is that of :func:`torch.cuda.memory._snapshot`. Addresses and segments are simulated. The simulated allocator is CUDA's caching
+allocator with default settings, on an empty device (:class:`~fxflops.prediction.CachingAllocator`). Events have the bytes that the run
+requested, and blocks have the bytes that the allocator took for them, as in a recorded snapshot. The extra key "provenance" says where the
+numbers are from; viewers ignore unknown keys.
 """
 
 from __future__ import annotations

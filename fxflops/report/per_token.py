@@ -1,4 +1,4 @@
-"""Compute the cost per token: the sums over a language model's run, divided by the number of input tokens."""
+"""Compute the cost per token. It is the sum over a language model's run, divided by the number of input tokens."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def active_params(counted_run: CountedRun, tokens: int | None = None) -> float |
 
 
 def _tokens(scope: Scope) -> int:
-    """Return the number of elements in the first integer tensor passed to the model; 0 if no integer tensor was passed."""
+    """Return the number of elements in the first integer tensor that was passed to the model. Return 0 if there was no integer tensor."""
     named = [scope.kwargs[name] for name in TOKENS if scope.kwargs.get(name) is not None]
     specs: list[Spec] = [*named, *scope.inputs()]
     for spec in specs:

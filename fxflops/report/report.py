@@ -85,8 +85,8 @@ class Report(View):
     Counts are ints, times are in seconds, and memory is in bytes. A value that was not measured is None. Two reports are equal
     if all their data except the date are equal. A report loaded from a file equals the report that was saved.
 
-    A report stores a :class:`~fxflops.counting.counted_run.CountedRun`. To recount the run, it also stores the convention, the
-    formulas and a weak reference to the model.
+    A report stores a :class:`~fxflops.counting.counted_run.CountedRun`. To be able to recount the run, a report also stores the convention,
+    the formulas and a weak reference to the model.
     """
 
     def __init__(
@@ -101,8 +101,8 @@ class Report(View):
     ) -> None:
         """Count the calls of ``run``. If the run was read from a file, ``counted`` already has the counts.
 
-        ``registry`` and ``model`` may be None for a run read from a file. ``users`` maps the index of a call to the call's count
-        by a formula of the user. A file stores these counts, because a file cannot store formulas.
+        ``registry`` and ``model`` may be None for a run read from a file. ``users`` maps the index of a call to a count of this call that a
+        formula of the user gave. A file stores these counts, because a file cannot store formulas.
         """
         self._run = run
         self._convention = convention
@@ -131,7 +131,7 @@ class Report(View):
 
     @property
     def total_flops(self) -> int:
-        """FLOPs of the forward pass under the report's convention; a lower bound if the report is not complete."""
+        """FLOPs of the forward pass under the report's convention. If the report is not complete, this is a lower bound."""
         return self._counted_run.forward.flops
 
     @property
@@ -147,7 +147,7 @@ class Report(View):
 
     @property
     def total_backward_flops(self) -> int | None:
-        """FLOPs of the backward pass. None if no backward pass ran, or if the convention has no rules for the backward."""
+        """FLOPs of the backward pass. None if no backward pass ran, or if the convention does not say how to count the backward."""
         return totals.backward_flops(self._counted_run)
 
     @property
@@ -310,7 +310,7 @@ class Report(View):
 
     @property
     def provenance(self) -> str:
-        """One line on where the numbers are from: the name under which the model was requested, versions, date and machine."""
+        """One line about the origin of the numbers: the name under which the model was requested, the versions, the date and the machine."""
         return self._counted_run.provenance
 
     @property
@@ -344,8 +344,7 @@ class Report(View):
         return self._counted_run.remarks
 
     def recipe(self) -> str:
-        """Return code that counts each missing op as one operation per output element, which is a guess. Return "" if no
-        formula is missing."""
+        """Return code that registers a guess for each missing op: one operation per output element. Return "" if no formula is missing."""
         return recipe(self.counted)
 
     def checked(self, strict: bool) -> Report:
@@ -383,23 +382,22 @@ class Report(View):
     def by_step(self) -> Rows[OperatorRow]:
         """Return a row of sums for each model call under :func:`fxflops.profile`, in run order. Work outside the steps is last.
 
-        The steps of ``generate()`` are "prefill", "decode 1", "decode 2" ...; other steps are "step 1", "step 2" ... If several
-        models ran, the name of a step includes the model's name. In a loop that calls ``p.step()``, the steps are the loop's
-        iterations. The backward pass and the optimizer have their own rows: "step 1 backward", "step 1 optimizer". A report of
-        one call has one step.
+        The steps of ``generate()`` are "prefill", "decode 1", "decode 2" ... All other steps are "step 1", "step 2" ... If several models
+        ran, the name of a step includes the model's name. In a loop that calls ``p.step()``, the steps are the loop's iterations. The
+        backward pass and the optimizer have their own rows: "step 1 backward", "step 1 optimizer". A report of one call has one step.
         """
         return step_table(self._counted_run)
 
     def step_times(self) -> Rows[StepTime]:
         """Return the time of each step of a profiled block, and where this time went. The steps' times add up to ``block_time``.
 
-        A step lasts from the start of a model call (or iteration) to the start of the next call (or iteration). The column
-        "between" is the time outside the model, the backward pass and the optimizer, e.g. to compute a loss or to choose a token.
+        A step begins when a model call (or a loop iteration) starts, and ends when the next call (or iteration) starts. The column
+        "between" is the time spent outside the model, the backward pass and the optimizer, e.g. on a loss or on the choice of a token.
         """
         return step_time_table(self._counted_run)
 
     def by_line(self) -> Table:
-        """Return the time of a profiled block by file and line of the user's own code, slowest line first.
+        """Return how much of a profiled block's time each line of the user's own code took, by file and line. The slowest line comes first.
 
         A line's time includes the library code that it calls. Raises InputError unless ``profile(..., lines=True)`` sampled it.
         """
@@ -421,7 +419,7 @@ class Report(View):
 
     @property
     def collectives(self) -> Table:
-        """The collectives of this process by module and phase: operation, group, bytes sent and received, seconds.
+        """The collectives of this process, by module and phase. Each has its operation, its group, the bytes sent and received, and its seconds.
 
         A process group is named after its mesh dimension. The bytes are the fewest that any algorithm must transfer for the operation (see
         ``docs/distributed.md``). For example, a ring algorithm transfers this number. The seconds end when the call returns; an
@@ -449,7 +447,7 @@ class Report(View):
         attention: str | None = None,
         formulas: Mapping[Any, FormulaFunction] | None = None,
     ) -> Report:
-        """Return a report of this run, counted under another convention, with another ``attention`` or with other ``formulas``.
+        """Return a report of this run that is counted under another convention, with another ``attention`` or with other ``formulas``.
 
         The model does not run again. ``attention="exact"`` counts the query-key pairs that a mask allows. These pairs are known
         for causal attention, and for masks whose values could be read. Attention with any other mask is listed in ``missing``.
@@ -554,7 +552,7 @@ class Report(View):
         )
 
     def reserved(self, device: str | Device, *, gpus: int = 1, allocator: CachingAllocator | None = None) -> Reserved:
-        """Predict the memory in bytes that CUDA's caching allocator reserves for the run on a device, and whether it fits.
+        """Predict the memory in bytes that CUDA's caching allocator reserves for the run on a device. Also predict whether this memory fits.
 
         ``device`` is a name or a Device. ``gpus`` is the number of GPUs in the job, which determines the size of NCCL's buffers. To
         change torch's default settings, pass an empty :class:`~fxflops.prediction.CachingAllocator` as ``allocator``.
@@ -579,7 +577,7 @@ class Report(View):
     def _counted_as_computed(self, attention: str) -> Sequence[Counted]:
         """Return the calls with the FLOPs that a device computes, independent of the report's convention.
 
-        ``attention`` is "dense", "exact" or "least". "least" is like "exact", but assumes no pairs if the mask's values are unknown.
+        ``attention`` is "dense", "exact" or "least". "least" is like "exact", but counts no query-key pairs if the mask's values are unknown.
         """
         if attention not in self._computed:
             recounted = self._with_torch()._recounted(find_convention(BASE_CONVENTION), attention)
@@ -850,8 +848,8 @@ class Report(View):
     def to_csv(self, path: Path | None = None) -> str | None:
         """Return the operations' raw values as CSV, or write the CSV to ``path``. The header has the columns' keys.
 
-        The last column is the provenance. In a timed report, the columns before the provenance have the model's latency and, if the
-        times are unreliable, the reason.
+        The last column is the provenance. In a timed report, two columns precede the provenance: the model's latency and, if the times are
+        unreliable, the reason.
 
         A spreadsheet reads text as a formula if the text starts with ``= + - @``, a tab or a line break. Such text gets a leading
         apostrophe.
@@ -859,7 +857,7 @@ class Report(View):
         return self.table.to_csv(path)
 
     def to_markdown(self, path: Path | None = None, *, columns: Sequence[str] | str | None = None) -> str | None:
-        """Return a GitHub Markdown table of the most expensive parts, or write the table to ``path``.
+        """Return a GitHub Markdown table of the most expensive parts. With ``path``, write the table to this file instead.
 
         All values in a column have the same unit and at most two decimals. Notes follow the table, e.g. that the
         times are unsteady. ``columns`` are some of module, class, modules, params, macs, flops, flops%, seconds and time%, in this order.
@@ -883,7 +881,7 @@ class Report(View):
         """Return the run's allocations in the format of :func:`torch.cuda.memory._snapshot`, or pickle them to ``path``.
         The viewers pytorch.org/memory_viz and ``python -m torch.cuda._memory_viz`` read this format.
 
-        No GPU is needed: in a report from :func:`~fxflops.count`, the allocations are predicted. Raises InputError for a report read
+        No GPU is needed: in a report from :func:`~fxflops.count`, the allocations are predicted. Raises InputError if the report was read
         from a file, because files do not store single allocations.
         """
         from .memory_snapshot import memory_snapshot
@@ -933,7 +931,8 @@ class Report(View):
         depth: int | None = None,
         device: str | Device = "auto",
     ) -> bytes | None:
-        """Return the picture of :meth:`to_svg` as PNG with 2 pixels per SVG pixel, or write the PNG to ``path``. Needs ``pip install resvg-py``."""
+        """Return the picture of :meth:`to_svg` as PNG, with 2 pixels per SVG pixel. With ``path``, write the PNG to this file instead.
+        Needs ``pip install resvg-py``."""
         return written_bytes(as_png(self._picture(chart, by, depth, device)), path)
 
     def to_pdf(

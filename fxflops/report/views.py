@@ -127,7 +127,8 @@ def tree_row(counted_run: CountedRun, phase: str, with_shapes: bool = True) -> T
 
 
 def _own_operators(counted_run: CountedRun, phase: str) -> dict[str, dict[str, int]]:
-    """Return, by module path, the operators that the module calls directly, with the numbers of calls; most FLOPs first."""
+    """For each module path, return the operators that the module calls directly, with their numbers of calls. The operator with the most
+    FLOPs comes first."""
     sums_by_place = sums_of(((item.path, item.op), item.sums) for item in counted_run.items(phase))
     operators: dict[str, dict[str, int]] = {}
     for (path, op), sums in sorted(sums_by_place.items(), key=lambda item: -item[1].flops):

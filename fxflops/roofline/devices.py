@@ -8,8 +8,8 @@ Peaks are dense: half of a datasheet's numbers "with sparsity". "f32" is the pea
 "bf16" accumulate in f32, as is PyTorch's default. "i8" is in operations/s. If a device has matrix units for a dtype, the peak is the peak
 of the matrix units, because no operation can be faster than them.
 
-The memory is the size that a process can use (torch's ``total_memory``), if this size is public. The size in a datasheet is up to 8%
-larger, because the driver and error correction take a part of the memory.
+The memory of a device is the size that a process can use (torch's ``total_memory``), if this size is public. The size in a datasheet is up
+to 8% larger, because the driver and error correction take a part of the memory.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Device:
 
 
 def find_device(name: str | Device) -> Device:
-    """Return the device with this name from the table; raise InputError if it is not listed. A Device is returned unchanged.
+    """Return the device with this name from the table. Raise InputError if the table does not have the device. A Device is returned unchanged.
 
     Case does not matter. The maker and "RTX" may be omitted: "4090", "a100-sxm4-80gb", "NVIDIA H100 NVL".
     """
@@ -169,7 +169,7 @@ def _without_memory(name: str) -> str | None:
 
 
 def _has_memory(device: Device, name: str) -> bool:
-    """Return whether a device has the memory size at the end of a name, up to the part that the driver takes."""
+    """Return whether a device has the memory size that a name ends with. The device may have less by the part that the driver takes."""
     said = MEMORY.search(name)
     return said is not None and device.memory is not None and 0.9 <= device.memory / (int(said[1]) * 2**30) <= 1.01
 
@@ -188,7 +188,7 @@ def _device(
     read: str = "",
     workspace: int = 8_519_680,
 ) -> Device:
-    """Make a row of the table: peaks in tera-operations per second ("f32 67 bf16 989.5"), bandwidth in GB/s, memory in MiB.
+    """Make a row of the table. Peaks are in tera-operations per second ("f32 67 bf16 989.5"), bandwidth is in GB/s, memory is in MiB.
     ``read`` names the source of the memory size; by default, the datasheet."""
     words = tera.split()
     peaks = {dtype: float(peak) * 1e12 for dtype, peak in zip(words[::2], words[1::2], strict=True)}

@@ -127,9 +127,9 @@ def _at_hand(where: str, hardware: str, dtypes: Iterable[str]) -> Device:
 def measured(where: str, dtypes: Iterable[str] = ("f32",)) -> Device:
     """Measure the peaks and the bandwidth of this machine's device ``where``.
 
-    A peak is the FLOP/s of the fastest square GEMM; on a CPU, 3 x 3 convolutions are also tried. The bandwidth is the bytes/s of sums
-    and copies of vectors. f32 is always measured. On a GPU, TF32 gets a separate peak if torch's settings allow TF32 for any operation. The
-    default settings allow TF32 for convolutions.
+    A peak is the FLOP/s of the fastest square GEMM. On a CPU, it may also be the FLOP/s of a 3 x 3 convolution. The bandwidth is the
+    bytes/s of sums and copies of vectors. f32 is always measured. On a GPU, TF32 gets a separate peak if torch's settings allow TF32 for
+    any operation. The default settings allow TF32 for convolutions.
 
     Results are cached for the process, by number of threads. A peak that is not reproducible is measured again after one minute. Measuring
     takes about 0.5 s per dtype (up to 2 s on a busy machine) and 0.5 s for the bandwidths.
@@ -210,7 +210,7 @@ def distrust_peaks() -> None:
 
 @cache
 def _bandwidth(where: str, threads: int, footprint: int) -> float:
-    """Measure bytes/s (reads plus writes) of a sum and of a copy that move ``footprint`` bytes; return the faster."""
+    """Measure the bytes/s (reads plus writes) of a sum and of a copy. Each moves ``footprint`` bytes. Return the higher speed."""
     vectors = torch.ones(footprint // 4, dtype=torch.float32, device=where)
     a, b, c = vectors[: footprint // 12 * 3].chunk(3)
     x, y = vectors.chunk(2)

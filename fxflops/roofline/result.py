@@ -1,4 +1,4 @@
-"""The result of a roofline, with its table: the least time that a device needs for each call, and the measured time."""
+"""The result of a roofline, with its table. For each call, it has the least time that a device needs, and the measured time."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ class Roofline(Tabular):
 
     @property
     def bound_seconds(self) -> float:
-        """The least latency if calls run one after the other, i.e. the sum of the calls' lower bounds."""
+        """The least latency if calls run one after the other. This is the sum of the lower bounds of the calls."""
         return self.total.bound_seconds
 
     def by_bound(self) -> Rows[Row]:
@@ -210,7 +210,7 @@ class Roofline(Tabular):
         ))  # fmt: skip
 
     def _longest(self, by: str) -> tuple[list[Column], list[list[object]]]:
-        """Return the columns, and the cells of all rows that take time, the slowest row first."""
+        """Return the columns, and the cells of all rows that take time. The slowest row comes first."""
         if by not in SAME_IN_ALL:
             raise InputError(f"cannot sum by {by!r}; expected one of {', '.join(map(repr, SAME_IN_ALL))}")
         sums = {"kind": self._by_kind, "operator": self.by_operator, "module": self.by_module}

@@ -1,10 +1,10 @@
-"""The least bytes that a call must read from and write to memory, with each of its tensors read or written once.
+"""The fewest bytes that a call must move, if each of its tensors is read from or written to memory once.
 
 A call's intermediate results are assumed to stay in caches. A view moves no bytes. A lookup reads only the rows that it returns.
 Convolutions and pools read only the elements inside their windows.
 
-A spec has no strides and no identity. So an expanded argument, or one that is passed twice, is counted in full. Calls of
-``contiguous`` and ``to`` that keep shape and dtype are counted as 0 bytes, even if they copy.
+A spec has no strides and no identity. So an expanded argument, or one that is passed twice, is counted in full. Calls of ``contiguous`` and
+``to`` that keep shape and dtype are counted as 0 bytes, even if they copy the tensor.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def nbytes(spec: Spec) -> int:
 
 
 def compute_dtype(call: Call) -> str:
-    """Return the dtype that decides the speed of a call: the narrowest of its real and complex tensors, e.g. "f16".
+    """Return the dtype that decides how fast a call is. This is the narrowest dtype of the call's real and complex tensors, e.g. "f16".
 
     Under autocast this is the output's dtype, since the arguments are still f32. Return "i8" for quantized tensors. If all tensors have
     integer dtypes, return "i8" if any of them has an 8-bit dtype, else "".

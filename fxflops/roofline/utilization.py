@@ -1,4 +1,4 @@
-"""Compare each call's measured time with the least time that a device needs for it; compute MFU and HFU.
+"""Compare the measured time of each call with the least time that a device needs for the call. Compute MFU and HFU.
 
 By the roofline model (Williams, Waterman, Patterson 2009, https://doi.org/10.1145/1498765.1498785), a call's least time is the
 largest of three times: its FLOPs at the dtype's peak, its bytes at the bandwidth, and the time to start a kernel.
@@ -126,7 +126,7 @@ def _utilization(counted: Iterable[Counted], device: Device, latency: float) -> 
 
 
 def seconds_at_peak(counted: Iterable[Counted], device: Device) -> float:
-    """Return the seconds that 2 x MACs need on a device, each call at its dtype's peak."""
+    """Return the seconds that a device needs for 2 x MACs, if each call runs at the peak for its dtype."""
     tf32 = tf32_allowed()
     return sum(2 * each.macs / device.peak(_dtype(each, device, tf32)) for each in counted if each.macs)
 

@@ -26,7 +26,7 @@ TAPS = {"nearest": 1, "nearest-exact": 1, "linear": 2, "bilinear": 2, "trilinear
 
 
 def unread_bytes(call: Call) -> int:
-    """Return the bytes of a call's arguments that the call does not need to read, e.g. elements outside all windows."""
+    """Return how many bytes of a call's arguments the call does not need to read. An example is elements outside all windows."""
     if call.op == "conv" or call.op in POOLS:
         given = _arguments(call)
         return _gaps(given, _input(given), next(specs_in(call.out), None))
@@ -121,7 +121,7 @@ def _each(value: Any, dims: int) -> tuple[int, ...]:
 
 
 def _touched(s: int, m: int, k: int, step: int, gap: int, pad: int) -> int:
-    """Return how many of ``s`` elements are touched by ``m`` windows of ``k`` elements each, spaced by ``gap``."""
+    """There are ``m`` windows of ``k`` elements each, whose starts are ``gap`` apart. Return how many of ``s`` elements are in a window."""
     starts = range(-pad, m * step - pad, step)
     if gap > 1 and k > 1:
         return len({start + gap * j for start in starts for j in range(k)} & set(range(s)))

@@ -32,7 +32,7 @@ class Write:
 
     @property
     def plain(self) -> tuple[Any, ...]:
-        """The name of the method and the int and str arguments of the call, e.g. the index of the layer that writes."""
+        """The name of the method, and the int and str arguments of the call. For example, an int argument is the index of the layer that writes."""
         args, kwargs = self.given
         return (self.method, *(value for value in (*args, *kwargs.values()) if isinstance(value, (int, str))))
 
@@ -73,7 +73,7 @@ def noted(cache: Any, writes: list[Write]) -> Iterator[None]:
 def written(new: Any, prompt: Sequence[Write], tokens: int, step: Sequence[Write], wanted: int) -> Any:
     """Return the cache that a prompt of ``wanted`` tokens leaves; None if the recorded writes are not enough to build this cache.
 
-    ``new`` is an empty cache to fill. ``prompt`` has the writes of a prompt of ``tokens`` tokens, ``step`` the writes of a step of one
+    ``new`` is an empty cache to fill. ``prompt`` has the writes of a prompt of ``tokens`` tokens. ``step`` has the writes of a step of one
     token. A dimension of a written tensor is a number of tokens if its size is ``tokens`` in the prompt's write and 1 in the step's write.
     The step is ignored if it calls other methods than the prompt, or if it passes tensors with another number of dimensions. The cache's
     own methods decide which tokens the cache keeps.
@@ -105,7 +105,7 @@ def written(new: Any, prompt: Sequence[Write], tokens: int, step: Sequence[Write
 
 
 def _ranks(write: Write) -> tuple[str, list[int]]:
-    """Return the name of a write's method, and the number of dimensions of each tensor argument."""
+    """Return the name of the method that a write calls, and the number of dimensions of each tensor argument."""
     return write.method, [tensor.ndim for tensor in write.tensors]
 
 

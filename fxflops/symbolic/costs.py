@@ -1,4 +1,4 @@
-"""Costs as polynomials in the sizes of the inputs, and the domains of sizes on which these polynomials are exact."""
+"""Costs as polynomials in the sizes of the inputs. Each polynomial has a domain of sizes on which it is exact."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class SizedCosts:
         operator: str | None = None,
         **sizes: Any,
     ) -> Any:
-        """Return the value of a quantity at these sizes: an int if the sizes are ints, an array of exact integers if they are arrays.
+        """Return the value of a quantity at these sizes. It is an int if the sizes are ints, and an array of exact integers if the sizes are arrays.
 
         Args:
             what: "flops", "macs", "activations", "bytes", "param_bytes" or "memory".

@@ -1,4 +1,5 @@
-"""Mixtures of experts: find out from the calls of a run how many experts each token uses. Configs have no common name for this number."""
+"""Mixtures of experts. The functions here find out from the calls of a run how many experts each token uses. Configs have no common name
+for this number."""
 
 from __future__ import annotations
 

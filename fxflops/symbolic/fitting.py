@@ -1,4 +1,4 @@
-"""``closed_form``: count a model at a few sizes, fit polynomials to the costs, and check the polynomials at other sizes."""
+"""``closed_form``. It counts a model at a few sizes, fits polynomials to the costs, and checks the polynomials at other sizes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def closed_form(
     attention: str = "dense",
     formulas: Formulas | None = None,
 ) -> ClosedForm:
-    """Return the costs of a model as polynomials in the sizes of its inputs, with the domain on which they are exact.
+    """Return the costs of a model as polynomials in the sizes of its inputs. The result states the sizes for which the polynomials are exact.
 
     The model is counted at a few sizes on meta. For each module, operator and phase, polynomials with rational coefficients are fitted to
     the costs. The polynomials are then compared with counts at other sizes. If a stride, a patch or a window rounds a size, the size has a
@@ -94,7 +94,7 @@ def closed_form(
 
 
 def form_of(samples: Samples, scanned: Samples, attention: str) -> ClosedForm:
-    """Return the form of the costs in ``samples``, with the periods and pieces found in ``scanned``.
+    """Return the polynomials for the costs in ``samples``. The periods and pieces are those in ``scanned``.
 
     Each quantity is fitted separately if the quantities are not polynomials on common pieces, or if the pieces do not cover all lengths.
     For example, if a model sorts, its FLOPs are not polynomials, but its MACs may be. Raises ClosedFormError if neither FLOPs nor MACs are
@@ -125,7 +125,8 @@ def form_of(samples: Samples, scanned: Samples, attention: str) -> ClosedForm:
 
 
 def _is_whole(samples: Samples, scanned: Samples, cells: Sequence[Cell]) -> bool:
-    """Return whether the pieces cover all lengths of each size, from the smallest allowed length to the largest length that was tried."""
+    """Return whether the pieces cover all lengths of each size. They must reach from the smallest allowed length to the largest length that
+    was tried."""
     for i, size in enumerate(samples.sizes):
         ranges = [cell.ranges[i] for cell in cells]
         if any(each.period > 1 for each in ranges) or min(each.first for each in ranges) > (size.least or 1):
@@ -300,7 +301,7 @@ def _from(piece: Piece, first: int, period: int) -> Piece:
 
 
 def _fitted(samples: Samples, nodes: Sequence[Sequence[int]]) -> dict[Key, tuple[Polynomial, ...]]:
-    """Return the polynomials through the costs on a grid: for each key, one polynomial per quantity."""
+    """Return the polynomials through the costs on a grid of sizes. For each key, there is one polynomial per quantity."""
     through = interpolation(nodes)
     known: dict[tuple[int, ...], Polynomial] = {}
     costs: dict[Key, tuple[Polynomial, ...]] = {}

@@ -26,7 +26,7 @@ TAKES = "it takes prompt, new_tokens, batch, device, attention, draft, draft_tok
 
 @dataclass(frozen=True, slots=True)
 class Speculative:
-    """Speculative decoding: in each round, a draft model proposes tokens, and the model accepts each token with a probability.
+    """Speculative decoding. In each round, a draft model proposes tokens. The model accepts each of these tokens with a probability.
 
     ``tokens`` is the expected number of tokens per round: 1 + a + ... + a^n, where n is the number of proposed tokens and a is the
     ``acceptance`` (https://arxiv.org/abs/2211.17192, equation 1). ``flops`` are the FLOPs of the first round after the prompt. They include
@@ -210,7 +210,7 @@ def serving(
     for the dtype of the largest product, and the time to move all weights and the cache once at the device's bandwidth. If kernels of the
     device or of a similar device were measured, the result also has predicted times.
 
-    Raises InputError for a model that keeps no cache between tokens, and for numbers out of range.
+    Raises InputError if the model keeps no cache between tokens, or if a number is out of range.
     """
     if unknown:
         raise unknown_arguments("serving", unknown, serving.__kwdefaults__ or (), TAKES)
@@ -297,7 +297,7 @@ def earlier_objects_frozen() -> Iterator[None]:
 
 
 def _predictions(on: Device | None, calls: list[Report]) -> list[Prediction]:
-    """Return the predictions for counted calls; [] if there is no device or if no kernels of the device are calibrated."""
+    """Return the predictions for counted calls. Return [] if no device is passed, or if no kernels of the device are calibrated."""
     predictions = [] if on is None else [report.predict(on) for report in calls]
     return predictions if all(prediction.families for prediction in predictions) else []
 

@@ -1,8 +1,8 @@
-"""Find the ranges of one size in which all costs are polynomials, by counting at few lengths.
+"""Find the ranges of one size in which all costs are polynomials. The model is counted only at a few lengths.
 
-If a stride or a window rounds the size, costs are polynomials only over lengths with the same remainder modulo a number, the period. If a
-model behaves differently from some length on, e.g. because of a sliding window, the range is divided into several pieces. The ends of the
-pieces are found by bisection.
+If a stride or a window rounds the size, costs are polynomials only over lengths that have the same remainder when divided by a number. This
+number is the period. If a model behaves differently from some length on, e.g. because of a sliding window, the range is divided into
+several pieces. The ends of the pieces are found by bisection.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def values_along(costs: Costs, pieces: Sequence[Piece], key: tuple[str, str, str
 
 
 def _many(costs: Costs, example: int, low: int, high: int) -> list[Piece]:
-    """Return the example's piece and the pieces next to it; [] if the example's piece is a single length or has no neighbors.
+    """Return the example's piece and the pieces next to it. Return [] if the example's piece is a single length, or if no piece is next to it.
 
     This function is for costs with many pieces. For example, a sort has one piece for each power of two.
     """
@@ -172,7 +172,7 @@ def _of_key(costs: Costs, key: tuple[str, str, str], length: int) -> Sample | No
 
 
 def _starts(costs: Costs, example: int, low: int, high: int, most: int) -> list[int]:
-    """Return the first lengths of the example's piece and of up to ``most`` pieces on each side of it."""
+    """Return the first lengths of pieces: of the example's piece, and of up to ``most`` pieces on each side of it."""
     middle = _piece(costs, example, low, high, 1)
     is_single = middle.first == middle.last
     up, _ = _along(costs, middle.last + 1, high, 1, is_single, most)
@@ -182,7 +182,7 @@ def _starts(costs: Costs, example: int, low: int, high: int, most: int) -> list[
 
 
 def _scanned(costs: Costs, example: int, low: int, high: int) -> int:
-    """Return the smallest period for which the costs of consecutive lengths are polynomials of degree 2; 0 if no period fits."""
+    """Return the smallest period for which the costs of consecutive lengths are polynomials of degree 2. Return 0 if there is no such period."""
     first = max(min(example, high - SCAN), low)
     samples = [costs(length) for length in range(first, min(first + SCAN, high + 1))]
     known = [each for each in samples if each is not None]

@@ -68,7 +68,7 @@ def interpolation(nodes: Sequence[Sequence[int]]) -> Callable[[Sequence[int]], P
 
 @lru_cache(4096)
 def extrapolation(nodes: tuple[int, ...], at: int) -> tuple[list[int], int]:
-    """Return integer weights and a divisor, to extrapolate a polynomial from its values at ``nodes`` to its value at ``at``.
+    """A polynomial is known by its values at ``nodes``. Return integer weights and a divisor that give its value at ``at``.
 
     The value at ``at`` is the weighted sum of the values at ``nodes``, divided by the divisor. The polynomial itself is not built. Its
     coefficients are fractions, and computing them would take most of the time of a comparison.
@@ -82,7 +82,7 @@ def extrapolation(nodes: tuple[int, ...], at: int) -> tuple[list[int], int]:
 
 
 def _basis(nodes: Sequence[int]) -> list[list[Fraction]]:
-    """Return the Lagrange basis: for each node, the coefficients of the polynomial that is 1 at this node and 0 at the other nodes.
+    """Return the Lagrange basis. For each node, it has the coefficients of the polynomial that is 1 at this node and 0 at the other nodes.
 
     The coefficient of the lowest power comes first.
     """

@@ -96,7 +96,7 @@ class Inputs:
 
 
 def _placed(value: Any, spec: Any, where: str) -> Iterator[tuple[torch.Tensor, list[Place]]]:
-    """Yield each tensor in an input that has dims with named sizes, together with the list of these dims as Places."""
+    """Yield each tensor in an input that has dims with named sizes. Each tensor comes with a list of Places, one for each of these dims."""
     if spec is None:
         return
     if isinstance(value, torch.Tensor):

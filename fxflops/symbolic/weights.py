@@ -1,4 +1,4 @@
-"""The weights that a run reads: only the looked-up rows of a lookup table, and all of every other weight."""
+"""The weights that a run reads. Of a lookup table, these are only the looked-up rows; of every other weight, all elements."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def _term(sizes: Sequence[str], monomial: Monomial, coefficient: int) -> str:
 
 
 def text(form: SizedCosts) -> str:
-    """Return the form as text: its domain, and the totals and operators in the largest piece of the domain."""
+    """Return the closed form as text. The text has the domain, and the totals and operators in the largest piece of the domain."""
     cell = _largest(form, form.main)
     here = _words(form.sizes, cell.ranges)
     lines = [

@@ -55,7 +55,7 @@ def estimate(
         closed_form: the model's closed form with ``backward=True``. Its sizes are batch and sequence length, or only the sequence length.
             For the trainer "fxflops", the closed form is then evaluated for each length, instead of counting the model.
 
-    Raises InputError for an unknown trainer, and for a source that lacks data that the trainer's formula reads.
+    Raises InputError for an unknown trainer. Also raises InputError if the source does not have the data that the trainer's formula needs.
     """
     return _estimates([trainer], Source(source, images, closed_form), lengths)[0]
 
@@ -69,7 +69,7 @@ def explain(
     images: Iterable[int] = (),
     closed_form: ClosedForm | None = None,
 ) -> Comparison:
-    """Explain why two trainers estimate different FLOPs for a batch: list the terms that differ, and what each trainer counts.
+    """Explain why two trainers estimate different FLOPs for a batch. The result lists the terms that differ, and what each trainer counts for them.
 
     See :func:`estimate` for the arguments.
     """

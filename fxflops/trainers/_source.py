@@ -1,4 +1,4 @@
-"""The data that trainers' formulas read from a model: the sizes in its config, its parameters by term, and its true count."""
+"""The data that trainers' formulas read from a model. These are the sizes in its config, its parameters by term, and its true count."""
 
 from __future__ import annotations
 
@@ -272,7 +272,8 @@ SHARED = ("n_shared_experts", "num_shared_experts")
 
 
 def read(config: Any, *names: str, default: int | None = None) -> int:
-    """Return the value of the first of these fields that a config has, or else the default. Raises InputError if there is no default."""
+    """Return the value of the first of these fields that the config has. If it has none of them, return the default. Raises InputError if
+    there is no default."""
     for name in names:
         found = getattr(config, name, None)
         if isinstance(found, int):
@@ -303,7 +304,7 @@ def layer_kinds(config: Any) -> list[str]:
 def windows(config: Any) -> list[int | None]:
     """Return the window of each layer with attention, in tokens; None for a layer that attends to all tokens.
 
-    If the config does not list the kinds of its layers, its window applies to all layers, as in Mistral.
+    If the config does not list the kinds of its layers, the config's window applies to all layers, as in Mistral.
     """
     kinds, window = layer_kinds(config), getattr(config, "sliding_window", None)
     everywhere = not getattr(config, "layer_types", None) and getattr(config, "use_sliding_window", True)

@@ -39,7 +39,8 @@ PERIOD = 6
 
 
 def terms(source: Source, lengths: tuple[int, ...]) -> Terms:
-    """Return verl's FLOPs by term. Raises InputError for an architecture unknown to verl; verl itself then prints an MFU of 0."""
+    """Return verl's FLOPs by term. Raises InputError for an architecture that verl does not know. For such an architecture, verl itself
+    prints an MFU of 0."""
     whole = source.needed_config("verl")
     kind = whole.model_type
     if kind not in TYPES:
