@@ -37,6 +37,8 @@ FORMS = """\
 
 
 SAVED = (".json", ".json.gz")
+UNIT = re.compile("[KMGTP]?i?(FLOPs?|MACs?|B)|[KMGTP]", re.IGNORECASE)
+"""A unit that was written apart from its number, as in ``--max-flops 4 GFLOPs``."""
 """The file suffixes of saved reports and of torch.profiler traces."""
 SUFFIXES = (".pt2", ".pt", ".pth", ".bin", ".ckpt", ".onnx", ".safetensors", ".gguf")
 
@@ -82,6 +84,8 @@ def check_model(name: str) -> str:
     elif place.endswith(".py") and not Path(place).expanduser().is_file():
         raise InputError(f"file not found: {place!r}")
     elif not (colon and place and rest) and not name.endswith((".py", *SAVED)):
+        if UNIT.fullmatch(name):
+            raise InputError(f"unknown model {name!r}: write a number and its unit as one word, e.g. 4{name}")
         known = f" (did you mean timm:{name}?)" if name in registered("timm") else ""
         if "/" in name or name.endswith(SUFFIXES):
             known = ": file not found"

@@ -77,12 +77,14 @@ def profile(
         typer.echo(_as_python_prints(error, traceback_of_script), err=True, nl=False)
         code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
     _show(run, lines, save or [])
+    # Many scripts have an option --save of their own, few have --lines.
+    likely_ours = ("--lines", "--save") if code else ("--lines",)
+    if passed_on := [each for each in context.args if each.partition("=")[0] in likely_ours]:
+        typer.echo(
+            f"fxflops: {passed_on[0]} was passed to the script, since it comes after {script}; put fxflops's options before {script}",
+            err=True,
+        )
     if code:
-        if own := [each for each in context.args if each.partition("=")[0] in ("--lines", "--save")]:
-            typer.echo(
-                f"fxflops: {own[0]} was passed to the script, since it comes after {script}; put fxflops's options before {script}",
-                err=True,
-            )
         raise typer.Exit(code)
 
 

@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from ..ops.packages import Package
     from .options import Asked
 
+CONVERTERS = {".png": ("resvg_py", "resvg-py"), ".pdf": ("cairosvg", "cairosvg")}
+"""The module and the package that convert a picture to the format of a suffix."""
 DEFAULT_COLUMNS = ("phase", "op", "module", "inputs", "output", "macs", "flops", "seconds", "bytes_peak")
 
 
@@ -192,6 +195,11 @@ def check_suffix(path: Path) -> None:
 
     if not path.name.lower().endswith(tuple(FORMATS)):
         raise InputError(f"--save {path}: expected a file name that ends in one of {', '.join(FORMATS)}")
+    module, package = CONVERTERS.get(path.suffix.lower(), ("", ""))
+    if module and find_spec(module) is None:
+        raise InputError(
+            f"--save {path}: {path.suffix[1:].upper()} needs {package}, which is not installed:\n  pip install {package}"
+        )
     if not path.parent.is_dir():
         raise InputError(f"--save {path}: there is no folder {str(path.parent)!r}")
 

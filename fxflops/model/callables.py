@@ -299,7 +299,7 @@ class Search:
         if depth and is_installed(code.co_filename):
             return  # the globals of a library contain no user modules
         names, file_globals = _names_in(code), function.__globals__
-        self.reached += [Variable(file_globals, name) for name in names_of(code)[1]]
+        self.reached += [Variable(file_globals, name) for name in names_of(code).rebound]
         for name in [name for name, is_global in names.items() if is_global and name in file_globals]:
             self._enter_global((*parent, name), file_globals[name], names, depth)
         if owner is not None:

@@ -12,12 +12,13 @@ from __future__ import annotations
 import dis
 import gc
 import operator
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import cache, lru_cache, partial
 from itertools import chain
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx, nn
@@ -33,6 +34,8 @@ DEPTH = 3
 """The search for tensors goes through at most this many levels of containers and objects."""
 FEW = 1000
 """Containers with more items than this are not searched for tensors."""
+WITHOUT_TENSORS = {"torch", *sys.stdlib_module_names} - {"__main__"}
+"""Packages whose functions keep no tensors of a forward outside the model."""
 REBINDS = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
 REBINDING = frozenset(map(dis.opmap.__getitem__, REBINDS))
 PLAIN = frozenset(
@@ -44,10 +47,11 @@ PLAIN = frozenset(
 class Outside:
     """The current values of class attributes, globals and closure variables that the modules' code can change.
 
-    The search covers the modules' classes, their methods, hooks, and functions in the same files. It skips torch's own classes,
-    which do not change such values. ``tensors`` are the tensors that the search finds. ``containers`` are the lists, dicts and sets that
-    the search finds. :meth:`restore` resets the variables and attributes that hold tensors after the run. The caller must restore the items
-    of each container for which :func:`holds_tensors` is then True.
+    The search covers the modules' classes, the methods that a forward may call, hooks, and functions in the same files. A method may be
+    called if the code of a function in the search has the method's name, as an attribute or in a string. The search skips torch's own
+    classes, which do not change such values. ``tensors`` are the tensors that the search finds. ``containers`` are the lists, dicts and sets
+    that the search finds. :meth:`restore` resets the variables and attributes that hold tensors after the run. The caller must restore the
+    items of each container for which :func:`holds_tensors` is then True.
     """
 
     def __init__(self, classes: Iterable[type], hooks: Iterable[Any] = ()) -> None:
@@ -59,6 +63,8 @@ class Outside:
         self._globals: list[tuple[dict[str, Any], str, Any]] = []
         self._cached: list[tuple[Any, int]] = []  # functions with an lru_cache, and how many results they have computed
         self._empty: list[dict[str, Any]] = []  # the attributes of functions that have none: nearly all functions
+        self._names = {"forward"}  # the names of the methods and classes that may be called
+        self._uncalled: dict[str, list[Any]] = {}  # other methods, by the name by which code would call them
         self._seen: set[int] = set()
         for cls in {base for module_class in classes for base in module_class.__mro__ if issubclass(base, nn.Module)}:
             if not cls.__module__.startswith("torch."):
@@ -70,7 +76,7 @@ class Outside:
         self._seen.add(id(cls))
         attributes = dict(vars(cls))
         self._classes.append((cls, attributes))
-        for value in attributes.values():
+        for name, value in attributes.items():
             kind = type(value)
             if kind in PLAIN:
                 continue
@@ -80,10 +86,20 @@ class Outside:
                 self.tensors.append(value)
             elif kind is not FunctionType:
                 value = value.fget if kind is property else getattr(value, "__func__", value)
-            if type(value) is FunctionType:  # also functions defined elsewhere
-                self._enter_users(value)
-            elif type(value) is CachedFunction:
-                self._enter_cached(value)
+            if type(value) is FunctionType or type(value) is CachedFunction:  # also functions defined elsewhere
+                # Python calls special methods without their name, and __init__ by the name of the class.
+                called_by = cls.__name__ if name == "__init__" else name
+                if called_by[:2] == "__" or called_by in self._names:
+                    self._enter_value(value, DEPTH)
+                else:
+                    self._uncalled.setdefault(called_by, []).append(value)
+
+    def _enter_names(self, names: Iterable[str]) -> None:
+        """Add the methods with these names to the search."""
+        self._names.update(names)
+        for name in self._uncalled.keys() & names:
+            for method in self._uncalled.pop(name, ()):  # a method may have entered it meanwhile
+                self._enter_value(method, DEPTH)
 
     def _enter_container(self, container: Any) -> None:
         """Add a container to the search, with the containers, objects and tensors in it."""
@@ -105,8 +121,8 @@ class Outside:
             self.containers.append(container)
 
     def _enter_users(self, function: FunctionType) -> None:
-        """Add a function to the search, unless the function belongs to torch."""
-        if not str(function.__module__).startswith("torch."):
+        """Add a function to the search, unless the function belongs to torch or to Python's library."""
+        if str(function.__module__).partition(".")[0] not in WITHOUT_TENSORS:
             self._enter_function(function)
 
     def _enter_cached(self, function: Any) -> None:
@@ -132,7 +148,9 @@ class Outside:
             contents.append(content)
         for content in contents:
             self._enter_value(content, DEPTH)
-        file_globals, (names, rebound) = function.__globals__, names_of(function.__code__)
+        file_globals, (names, rebound, words) = function.__globals__, names_of(function.__code__)
+        if not words <= self._names:
+            self._enter_names(words)
         self._globals += [(file_globals, name, file_globals.get(name, NOTHING)) for name in rebound]
         for value in [file_globals[name] for name in names if name in file_globals]:
             kind = type(value)
@@ -235,14 +253,28 @@ def _is_lost(now: Any, before: Any) -> bool:
     return now is not before and (now is NOTHING or holds_tensors(now))
 
 
+class Names(NamedTuple):
+    """The names in a function's code.
+
+    ``used`` are names of globals and attributes. ``rebound`` are the globals that the code assigns or deletes. ``words`` are ``used``
+    and the code's strings, e.g. in ``getattr(self, "norm")``.
+    """
+
+    used: tuple[str, ...]
+    rebound: tuple[str, ...]
+    words: frozenset[str]
+
+
 @cache
-def names_of(code: CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names of globals and attributes that code uses, and the names of globals that the code assigns or deletes."""
+def names_of(code: CodeType) -> Names:
+    """Return the names in code, including the code of nested functions."""
     codes = [*_codes_in(code)]
     # Every second byte is an opcode. Disassembling all code would take a third of the time of a model's first count.
     rebinding = [each for each in codes if not REBINDING.isdisjoint(each.co_code[::2])]
     rebound = {i.argval for each in rebinding for i in dis.get_instructions(each) if i.opname in REBINDS}
-    return tuple({name for each in codes for name in each.co_names}), tuple(rebound)
+    used = {name for each in codes for name in each.co_names}
+    strings = {constant for each in codes for constant in each.co_consts if type(constant) is str}
+    return Names(tuple(used), tuple(rebound), frozenset(used | strings))
 
 
 def _codes_in(code: CodeType) -> Iterator[CodeType]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
@@ -27,6 +28,8 @@ MARGIN = LABEL + VALUE
 
 WAITS = 0.1
 """If data loading takes at least this share of a block's time, the summary gives advice."""
+MANY_WORKERS = 32
+"""If a loop needs more workers than this, they are not the answer."""
 WORKING = 0.9
 """If an accelerator's own work takes less than this share of the latency, the accelerator waits for the host."""
 UNSTEADY = "unsteady, as on a busy machine: measure again"
@@ -303,6 +306,20 @@ def _compiled(compiled: CompiledRun) -> list[Fact]:
     return facts
 
 
+def _enough_workers(whole: StepTime, workers: int) -> str:
+    """Return advice for a loop that waits for its batches: the number of workers that load batches as fast as the loop uses them.
+
+    Without workers, the time to load all batches is the waiting time. Else all workers load all the time, as long as the block.
+    """
+    used = max(whole.seconds - whole.loading, 1e-9)
+    needed = math.ceil(round((whole.seconds * workers if workers else whole.loading) / used, 3))
+    if needed > MANY_WORKERS:
+        return (
+            f"loading takes about {needed} times as long as the rest of the loop: make it cheaper, and use many workers"
+        )
+    return f"a DataLoader with about {needed} worker{'s' * (needed > 1)} (num_workers={needed}) loads batches as fast as the loop uses them"
+
+
 def _block(
     steps: Mapping[str, StepTime], instruments: float | None, device: float | None, workers: Sequence[int]
 ) -> list[Fact]:
@@ -316,8 +333,8 @@ def _block(
         *([f"excluding {units.seconds(instruments)} of profiling overhead"] if instruments else []),
     ]
     facts = [Fact("block", units.seconds(whole.seconds), details)]
-    if whole.loading >= WAITS * whole.seconds and 0 in workers:
-        facts.append(Fact("", "", ["a DataLoader with num_workers=1 or more loads batches while the model computes"]))
+    if whole.loading >= WAITS * whole.seconds and workers:
+        facts.append(Fact("", "", [_enough_workers(whole, min(workers))]))
     if device is not None and whole.seconds:
         said = [f"busy for {device / whole.seconds:.0%} of the block"]
         if device < WORKING * whole.seconds:

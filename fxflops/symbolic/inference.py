@@ -112,11 +112,13 @@ class Serving:
         return self.model_bytes + self.cache_bytes
 
     def _fit(self) -> str:
-        """Return the words that say whether weights and cache fit into the device's memory."""
+        """Return the words that say whether weights and cache fit into the device's memory, and what they leave for activations."""
         if self.device is None or self.device.memory is None:
             return ""
-        fits = "fit" if self.memory_bytes <= self.device.memory else "do NOT fit"
-        return f": {fits} into the {size(self.device.memory)} of {self.device.name}"
+        left = self.device.memory - self.memory_bytes
+        fits = "fit" if left >= 0 else "do NOT fit"
+        for_activations = f" and leave {size(left)} for activations" if left >= 0 else ""
+        return f": {fits} into the {size(self.device.memory)} of {self.device.name}{for_activations}"
 
     def _each(self, taken: float | None, binds: str = "") -> str:
         """Return the line with the time per output token, and the tokens per second of the whole batch."""
@@ -135,9 +137,11 @@ class Serving:
         lines = [f"  error         {error}; benchmarks/results/prediction.md has the error of whole requests"]
         copied = self.predicted_copy_seconds
         if copied > MUCH * (self.predicted_per_token_seconds or 0.0):
+            without = (self.predicted_per_token_seconds or 0.0) - copied
+            rate = f", {self.batch / without:,.0f} tokens/s" if without > 0 else ""
             lines.append(
                 f"  cache copies  {seconds(copied)} of an output token: generate() copies the cache, servers do not; "
-                f"{seconds((self.predicted_per_token_seconds or 0.0) - copied)} without copies"
+                f"{seconds(without)}{rate} without copies"
             )
         return lines
 

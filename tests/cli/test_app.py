@@ -585,6 +585,7 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
     ("command", "said"),
     [
         ("run resnet50", "unknown model 'resnet50' (did you mean timm:resnet50?)"),
+        ("check --max-flops 4 GFLOPs timm:resnet18", "write a number and its unit as one word, e.g. 4GFLOPs"),
         ("run timm:resnet5", "timm has no model 'resnet5' (did you mean resnet5"),
         ("run timm:vit_b", "timm has no model 'vit_b' (did you mean vit_base_"),
         ("run timm:", "expected the name of a model after 'timm:'. A model is one of"),
@@ -1164,3 +1165,12 @@ def test_the_command_that_asks_for_sizes_works(files: Path) -> None:
     said = invoke(f"run {files}/batch.pt2 --counts-only").stderr
     command = said.partition("e.g. fxflops ")[2].strip()
     assert invoke(f"{command} --counts-only").exit_code == 0
+
+
+@pytest.mark.parametrize(("name", "module"), [("figure.pdf", "cairosvg"), ("figure.png", "resvg_py")])
+def test_a_missing_converter_is_noticed_before_the_model_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, module: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    result = invoke(f"run timm:resnet18 --save {tmp_path / name}")
+    assert (result.exit_code, "which is not installed:\n  pip install" in result.stderr) == (2, True)

@@ -480,3 +480,46 @@ def test_a_cache_of_any_kind_works_after_a_count(name: str) -> None:
     counts = [fxflops.count(model, x) for _ in range(2)]
     assert counts[0].max_memory == counts[1].max_memory
     assert torch.equal(model(x), x * table(200_000, x.device)[0][:8])
+
+
+class Tabled:
+    """An object that a forward makes, whose constructor keeps a tensor."""
+
+    def __init__(self, device: torch.device) -> None:
+        if "angles" not in RENEWED:
+            RENEWED["angles"] = table(200_000, device)[0]
+        self.angles: torch.Tensor = RENEWED["angles"]
+
+
+RENEWED: dict[str, Any] = {}
+BY_STRING: dict[str, Any] = {}
+BY_PROPERTY: dict[str, Any] = {}
+
+
+class Indirect(nn.Module):
+    """A forward that reaches its caches in ways that only the run follows."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way = way
+
+    def kept_by_string(self, device: torch.device) -> Any:
+        return kept_in_items(BY_STRING, 1, lambda: table(200_000, device)[0])
+
+    @property
+    def kept(self) -> Any:
+        return kept_in_items(BY_PROPERTY, 1, lambda: table(200_000, torch.device("cpu"))[0])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.way == "constructor":
+            kept = Tabled(x.device).angles
+        else:
+            kept = getattr(self, "kept_by_string")(x.device) if self.way == "string" else self.kept  # noqa: B009
+        return x * kept[: len(x)]
+
+
+@pytest.mark.parametrize("way", ["constructor", "string", "property"])
+def test_a_cache_is_found_however_the_forward_reaches_it(way: str) -> None:
+    model, x = Indirect(way), torch.randn(8, WIDTH)
+    fxflops.count(model, x)
+    assert torch.equal(model(x), x * table(200_000, x.device)[0][:8])

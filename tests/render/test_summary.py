@@ -5,6 +5,7 @@ from textwrap import dedent
 
 import pytest
 
+from fxflops.counting.steps import StepTime
 from fxflops.counting.uncounted import Missing
 from fxflops.meters.timing import Timing
 from fxflops.records import OUTSIDE
@@ -179,3 +180,24 @@ def test_names_cannot_break_a_line(vit):
     nasty = replace(vit, title="A\nB", missing=(Missing("x\x1b[2J", 1, "a\nb"),), peak_at="c\nd")
     assert "A\\nB" in summary(nasty)
     assert "\x1b" not in summary(nasty)
+
+
+@pytest.mark.parametrize(
+    ("loading", "workers", "advice"),
+    [
+        # 8 s of loading beside 2 s of other work: 4 loaders at work give a batch as often as the loop takes one.
+        (8.0, 0, "about 4 workers (num_workers=4)"),
+        # Three workers load for the whole 10 s, so all batches together take 30 s of loading, beside 5 s of other work.
+        (5.0, 3, "about 6 workers (num_workers=6)"),
+        (1.0, 0, "about 1 worker (num_workers=1)"),
+        (9.9, 0, "loading takes about 99 times as long as the rest of the loop"),
+        (0.5, 0, None),
+    ],
+)
+def test_how_many_workers_would_do(vit, loading: float, workers: int, advice: str | None):
+    step = StepTime(10.0, 10.0 - loading, 0.0, 0.0, loading, 0.0, 0)
+    text = " ".join(summary(replace(vit, steps={"step 1": step}, workers=(workers,))).split())
+    if advice is None:
+        assert "as the loop" not in text
+    else:
+        assert advice in text

@@ -173,7 +173,7 @@ def test_text() -> None:
     assert "FLOPs (attention dense)" in text[1]
     weights = sum(4 * p.numel() for p in llama().parameters())
     assert text[4].startswith("memory ")
-    assert "fit into the 79.18 GiB of H100 SXM" in text[4]
+    assert "fit into the 79.18 GiB of H100 SXM and leave 79.18 GiB for activations" in text[4]
     assert serving(llama(), prompt=8, new_tokens=1).model_bytes == weights
     assert text[5] == "lower bounds on H100 SXM: max(2 x MACs / peak, bytes / bandwidth), attention exact"
 
