@@ -92,9 +92,9 @@ def analyze(
         models: for a callable, the modules to show instead of the modules that the search finds: a single module (paths are as in
             that module), a list, or a mapping by name.
         mode: "eval", "train" or "as_is"; default "eval", or "as_is" with ``backward``.
-        backward: also run, count and measure the backward pass. The backward pass starts at the loss if the model returns a loss. Otherwise
-            it starts at the sum of the outputs that require a gradient. Gradients are computed for parameters that require gradients, and
-            discarded. Without ``backward`` the model runs under ``no_grad``.
+        backward: also run, count and measure the backward pass. The backward pass starts at the loss if the model returns a loss. If the
+            model returns no loss, the backward pass starts at the sum of the outputs that require a gradient. Gradients are computed for
+            parameters that require gradients, and discarded. Without ``backward`` the model runs under ``no_grad``.
         trace: "symbolic" uses torch.fx.symbolic_trace, "record" records the calls of a real run, and "auto" tries "symbolic" first,
             then "record". If a recorded graph cannot be run again, the report describes the model's own run, without nodes.
         convention: the name of the counting rules; see :func:`list_conventions`.
@@ -201,9 +201,9 @@ def count(
 ) -> Report:
     """Count a model's operations without computing them. The model runs once on the meta device, without a graph.
 
-    ``device`` is the device to count for, "cpu" or "cuda". This machine does not need to have the device. The device decides which kernels
-    attention, dropout, norms and recurrent layers use. It also decides the autocast rules, and the device that the model's own code sees.
-    The default is the model's own device, or the CPU for a model on meta. "cuda" is an NVIDIA GPU of compute capability 8.0 or higher
+    ``device`` is the device to count for, "cpu" or "cuda". This machine does not need to have ``device``. The device decides which kernels
+    attention, dropout, norms and recurrent layers use. The device also decides the autocast rules, and the device that the model's own code
+    sees. The default is the model's own device, or the CPU for a model on meta. "cuda" is an NVIDIA GPU of compute capability 8.0 or higher
     (e.g. A100 or H100).
 
     ``autocast`` is torch.bfloat16 or torch.float16. The forward pass then runs as under ``torch.autocast(device, autocast)``, on
@@ -220,7 +220,8 @@ def count(
     that makes an optimizer, such as ``torch.optim.AdamW``. The optimizer's step is counted too, and the predicted peak memory includes the
     optimizer's state. The optimizer itself takes no step.
 
-    Other arguments and errors are as for :func:`analyze`. Also raised if a run on real tensors would need more than half of the device's memory.
+    Other arguments and errors are as for :func:`analyze`. InputError is also raised if a run on real tensors would need more than half of
+    the device's memory.
     """
     if unknown:
         raise _not_taken("count", model, unknown, count.__kwdefaults__ or (), INPUTS.format("count"))
@@ -261,7 +262,8 @@ def counted(
 ) -> Report:
     """Count the model like :func:`count`. Counts of the same model, device and formulas within one user call share ``memos``.
 
-    Without ``memos``, the results of repeated calls are computed again. This is slow; tests use it to check the results with ``memos``.
+    Without ``memos``, the results of repeated calls are computed again. Counting without ``memos`` is slow; tests use it to check the
+    results with ``memos``.
     """
     check_flags(backward=backward, strict=strict)
     optimizer = checked_optimizer(optimizer, backward)
@@ -309,8 +311,8 @@ def summary(
         mode, kwargs, models: as for :func:`count`; the model may also be any callable.
 
     Raises:
-        InputError: as for :func:`count`. Also raised unless exactly one of ``input_size`` and ``input_data`` is passed, and for arguments
-            of torchinfo that only ``fxflops.adapters.torchinfo.summary`` takes.
+        InputError: as for :func:`count`. InputError is also raised unless exactly one of ``input_size`` and ``input_data`` is passed, and
+            for arguments of torchinfo that only ``fxflops.adapters.torchinfo.summary`` takes.
     """
     if unknown:
         argument_names = [*inspect.signature(summary).parameters][1:-1]

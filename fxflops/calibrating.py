@@ -63,9 +63,10 @@ def calibrate(
     :func:`fxflops.read_trace`: then the times of its operations are used. ``dtypes`` are the dtypes to measure on a device. The default is
     float32, on a GPU float32 and bfloat16.
 
-    For each family of kernels, the calibration stores the fitted numbers of the family's formula. It also stores the formula's mean error
-    on kernels that were not used for a fit. A family with fewer than three measured kernels is left out. Its operations are then predicted
-    to take exactly the time of their roofline bound. Close other programs before you calibrate, because they slow the kernels.
+    For each family of kernels, the calibration stores the fitted numbers of the family's formula. The calibration also stores the formula's
+    mean error on kernels that were not used for a fit. A family with fewer than three measured kernels is left out. The operations of such
+    a family are predicted to take exactly the time of their roofline bound. Close other programs before you calibrate, because they slow
+    the kernels.
 
     Raises InputError for a device that is not here, and for a report without times.
     """

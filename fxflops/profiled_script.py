@@ -22,9 +22,9 @@ from .trace.modes import is_on_top
 class ScriptProfile:
     """Profile the ``with`` block as :class:`fxflops.profile` does, with the models that its code makes.
 
-    The models are found at the first call of a module with parameters. They are the models that are reachable from the caller's variables.
-    They are profiled from there on, so ``report`` covers neither imports nor model construction. If no such module is called, it covers
-    everything. ``lines`` is as for ``profile``.
+    The models are found at the first call of a module with parameters. The profiled models are the models that are reachable from the
+    caller's variables. They are profiled from there on, so ``report`` covers neither imports nor model construction. If no such module is
+    called, it covers everything. ``lines`` is as for ``profile``.
     """
 
     def __init__(self, lines: bool = False) -> None:

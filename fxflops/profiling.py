@@ -63,8 +63,8 @@ class profile:
         lines: whether to sample which lines of your code take the time (``report.by_line()``). This needs ``pip install pyinstrument``.
             With ``detail="steps"``, the loop runs about as fast as without a profile.
 
-    Raises InputError for models that are not modules. Also raises InputError if inputs are passed, because the code in the block runs the
-    models itself.
+    Raises InputError for models that are not modules. :class:`profile` also raises InputError if inputs are passed, because the code in the
+    block runs the models itself.
     """
 
     def __init__(

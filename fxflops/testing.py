@@ -39,8 +39,8 @@ def check_formula(
         backward: whether to check the costs of the backward pass, too.
         rtol: the largest difference in FLOPs that is allowed, as a share of the reference's FLOPs. MACs must be equal.
 
-    Raises AssertionError, with both costs, if the costs differ. Also raises it if no formula counts ``op``, or if the results do not match.
-    InputError if the reference has calls without a formula.
+    Raises AssertionError, with both costs, if the costs differ. The function also raises AssertionError if no formula counts ``op``, or if
+    the results do not match. InputError if the reference has calls without a formula.
 
     >>> check_formula(torch.ops.mylib.scan, lambda x: x.cumsum(-1), torch.ones(4, 8))
     """

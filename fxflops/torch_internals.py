@@ -327,7 +327,7 @@ _set_version_counters = _optional("torch._C._autograd._unsafe_set_version_counte
 def set_versions(tensors: Sequence[torch.Tensor], versions: Sequence[int]) -> None:
     """Set the version counters of tensors back after their values have been restored.
 
-    Otherwise, if a pending backward pass of the user has saved a tensor and a count has written to it, the backward pass would raise an error.
+    Without this, if a pending backward pass of the user has saved a tensor and a count has written to it, the backward pass would raise an error.
     """
     if _set_version_counters is None:
         return
@@ -392,7 +392,8 @@ def fake_group(rank: int, size: int) -> Iterator[None]:
 
 
 def done(results: list[torch.Tensor]) -> torch.ScriptObject:
-    """Return the handle of a completed collective. It has the results that DistributedDataParallel reads; the handle of a fake group has none."""
+    """Return the handle of a completed collective. The handle has the results that DistributedDataParallel reads; the handle of a fake
+    group has none."""
     future = torch.futures.Future[list[torch.Tensor]]()
     future.set_result(results)
     return torch._C._distributed_c10d._create_work_from_future(future).boxed()
@@ -478,8 +479,8 @@ def random_state_of_checkpoint(hook: Any) -> tuple[torch.Tensor, Any] | None:
     """Return the CPU random state that checkpoint keeps. Also return the object that must be freed before the state's memory is freed.
 
     ``hook`` is a function that packs autograd's saved tensors. When checkpoint first runs a function, it saves a random state for the
-    recomputation. It keeps the state until autograd no longer needs the function. While checkpoint recomputes, ``fork_rng`` keeps another
-    random state until the end. Return None if the hook is not checkpoint's, or if checkpoint keeps no random state.
+    recomputation. Checkpoint keeps the state until autograd no longer needs the function. While checkpoint recomputes, ``fork_rng`` keeps
+    another random state until the end. Return None if the hook is not checkpoint's, or if checkpoint keeps no random state.
     """
     function = unwrap(hook)
     if not isinstance(function, FunctionType) or function.__code__.co_filename != CHECKPOINT_FILE:
@@ -582,7 +583,7 @@ def compilations_begun() -> int:
 def compile_afresh(write: Callable[[int | None, str, list[Any]], None]) -> None:
     """Clear the compiler's caches, and make it compile for the profiler. Use a separate process, since this is not undone.
 
-    For each kernel call that inductor writes, ``write(graph, name, origins)`` is called. It gets the number of the call's graph, the
+    For each kernel call that inductor writes, ``write(graph, name, origins)`` is called. ``write`` gets the number of the call's graph, the
     kernel's name, and the nodes that the kernel computes. Raises RuntimeError if this torch's inductor does not report these nodes.
     """
     from torch._inductor import config, debug
@@ -621,8 +622,8 @@ def original_of(model: nn.Module) -> nn.Module:
 
 @cache
 def quantile_selects() -> bool:
-    """Return whether this torch's ``quantile`` selects elements instead of sorting rows. The answer is read from the autograd graph of a
-    small example."""
+    """Return whether this torch's ``quantile`` selects elements instead of sorting rows. Which of the two ``quantile`` does is read from
+    the autograd graph of a small example."""
     with disable_current_modes(), torch.enable_grad():
         out = torch.quantile(torch.zeros(64, device="cpu", requires_grad=True), 0.5)
     nodes = [out.grad_fn]
@@ -724,7 +725,7 @@ def set_attribute_of_script(script: Any, name: str, value: Any) -> None:
 def class_of_script_object(value: torch.ScriptObject) -> str:
     """Return the full name of the class of an object that C++ or TorchScript defines.
 
-    Purpose: to recognize weights that are packed in half precision. Their kernel unpacks them to f32. Necessary.
+    Purpose: to recognize weights that are packed in half precision. The kernel of such weights unpacks the weights to f32. Necessary.
     """
     return str(value._type().qualified_name())
 

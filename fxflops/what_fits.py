@@ -89,8 +89,8 @@ for name in {names}:
 
 @dataclass(frozen=True)
 class Room:
-    """The memory limit: The memory limit in bytes, ``memory``. It applies to the tensors or, with a ``card``, to everything that a process
-    takes on the card.
+    """The memory limit: The memory limit in bytes, ``memory``. The limit applies to the tensors or, with a ``card``, to everything that a
+    process takes on the card.
 
     ``count_for`` is the device to count for; None is the model's own device.
     """

@@ -40,8 +40,8 @@ class Recording:
     """Hooks on a model's modules that record the charge and the time of every call while the user runs the model.
 
     Each outermost module call is counted on the meta device before the call runs, so that only the model is timed. When
-    checkpoint recomputes modules, these calls are outermost calls too. A module is charged when its call ends. It is not charged if the
-    call raises an exception, as checkpoint does to stop a call early once it has recomputed the needed tensors. Calls in modules of an
+    checkpoint recomputes modules, these calls are outermost calls too. A module is charged when its call ends. The module is not charged if
+    the call raises an exception, as checkpoint does to stop a call early once it has recomputed the needed tensors. Calls in modules of an
     ``ignored`` class are charged to the modules around them.
 
     ``report`` is the report of the model's last call, or of a submodule's call if the model itself is not called. ``missing`` are

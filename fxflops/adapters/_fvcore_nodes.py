@@ -143,7 +143,8 @@ def _given(call: Call) -> dict[str, Any]:
 
 
 def _parameters(function: Any) -> list[str]:
-    """Return the names of a function's parameters from its signature, or else from its schema. If it has neither, return "input" and "other"."""
+    """Return the names of a function's parameters from its signature, or else from its schema. If a function has neither a signature nor a
+    schema, return "input" and "other"."""
     try:
         return [*inspect.signature(function).parameters]
     except (TypeError, ValueError):

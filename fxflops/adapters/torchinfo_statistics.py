@@ -82,7 +82,7 @@ INDENT = 5
 
 @dataclass(eq=False, repr=False)
 class LayerInfo:
-    """A row of the table. It shows a module at its place in the model, or one call of the module.
+    """A row of the table. The row shows a module at its place in the model, or one call of the module.
 
     ``macs`` are the mult-adds of the parameters of the module and its children. ``children`` are the rows below this row.
     ``is_recursive`` is True if an earlier row has the same module.

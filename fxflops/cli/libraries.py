@@ -63,7 +63,7 @@ def check_model(name: str) -> str:
     """Return a model's name, with "hf:" put before a config.json.
 
     Raises InputError if the model's library or file does not exist, or if the library's sources do not contain the model. If the name
-    cannot be checked this way, it is returned unchecked. If it is wrong, the library reports the error when the model is loaded.
+    cannot be checked this way, it is returned unchecked. If the unchecked name is wrong, the library reports the error when the model is loaded.
     """
     if Path(name).name == "config.json" and Path(name).is_file():
         name = f"hf:{name}"

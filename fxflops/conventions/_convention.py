@@ -107,7 +107,7 @@ OF_MACS = {
 
 
 def title_of(convention: str) -> str:
-    """Return the column title for a convention's count. It is "FLOPs" or, to distinguish it from the report's own MACs, e.g. "thop MACs"."""
+    """Return the column title for a convention's count. The title is "FLOPs" or, to distinguish it from the report's own MACs, e.g. "thop MACs"."""
     return f"{convention} {OF_MACS[convention]}" if convention in OF_MACS else "FLOPs"
 
 

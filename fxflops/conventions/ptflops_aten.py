@@ -7,8 +7,8 @@ scaled_dot_product_attention, baddbmm and a product by a vector.
 ptflops's own number depends on the kernel that torch chooses; the count here does not. On a CPU, torch computes an LSTM of float32 tensors in
 a single kernel, and the tool skips this kernel. Here the LSTM counts the products that torch computes for it on other devices. A program may
 call this kernel by name, as programs recorded by make_fx do. The kernel then counts 0 on every device. Attention always counts 0, as with the
-fused kernel. It counts 0 even where torch computes attention as plain matrix products. A bias is always counted. If the input of a linear
-layer is not contiguous, torch adds the bias in a separate operator, and the bias is still counted.
+fused kernel. Attention counts 0 even where torch computes attention as plain matrix products. A bias is always counted. If the input of a
+linear layer is not contiguous, torch adds the bias in a separate operator, and the bias is still counted.
 """
 
 from __future__ import annotations

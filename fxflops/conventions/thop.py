@@ -11,8 +11,8 @@ children, except for nn.Sequential. thop returns a float, but all its rules give
 int.
 
 For some modules the tool raises an error (nn.Softmax without a dim, a module with its input passed by name). The count here is then what
-the tool's rules intend. If a module has two parents, thop hooks it twice and counts it under both parents. This convention does neither.
-thop also leaves one of the two hooks on the module, so the model's next run raises an error.
+the tool's rules intend. If a module has two parents, thop hooks it twice and counts it under both parents. This convention does not count
+the module twice. thop also leaves one of the two hooks on the module, so the model's next run raises an error.
 """
 
 from __future__ import annotations

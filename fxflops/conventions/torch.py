@@ -51,7 +51,8 @@ REAL_PARTS = {"conv": 3, "conv_transpose": 3}
 def doubled(cost: Cost, ran: Operation) -> Cost:
     """2 per multiply-accumulate, nothing for anything else; operators of libraries other than aten count 0.
 
-    The fused backward kernel of attention recomputes the scores. So it computes one matrix product more than the 4 products for the gradients.
+    The fused backward kernel of attention recomputes the scores. So the fused kernel computes one matrix product more than the 4 products
+    for the gradients.
     """
     if not _is_counted(ran):
         return Cost(macs=cost.macs)
@@ -96,7 +97,8 @@ def _name(target: Any) -> str:
 
 
 def registered(ran: Operation) -> FormulaFunction | None:
-    """Return the formula that a user registered with torch. It may be registered for this operator, or for the operator that this function calls."""
+    """Return the formula that a user registered with torch. The formula may be registered for this operator, or for the operator that this
+    function calls."""
     module = sys.modules.get(FLOP_COUNTER)
     known: dict[Any, Any] = {} if module is None else module.flop_registry
     theirs = {packet: formula for packet, formula in known.items() if formula.__module__ != FLOP_COUNTER}

@@ -73,8 +73,8 @@ def mult_adds(cls: str, params: Iterable[tuple[str, int]], size: Sequence[int]) 
 
 
 def size_of(value: Any) -> tuple[int, ...]:
-    """Return the shape of one tensor of the output. This is the first item of a sequence or the last value of a mapping. Return () if there
-    is no tensor."""
+    """Return the shape of one tensor of the output. The tensor is the first item of a sequence or the last value of a mapping. Return () if
+    there is no tensor."""
     if isinstance(value, Mapping) and value:
         value = list(value.values())[-1]
     while not isinstance(value, Spec):

@@ -1,5 +1,5 @@
-"""Decide whether the arithmetic of a call is integer, real or complex. This depends on the dtype in which torch computes the call. The
-dtype of ``out=`` may differ."""
+"""Decide whether the arithmetic of a call is integer, real or complex. The kind of arithmetic depends on the dtype in which torch computes
+the call. The dtype of ``out=`` may differ."""
 
 from __future__ import annotations
 

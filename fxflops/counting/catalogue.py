@@ -159,7 +159,7 @@ def _conventions() -> str:
 
 
 def _counted(function: Any) -> tuple[str, str]:
-    """Return the cells of a convention's row. They are the first line of the function's docstring, and the docstring's other lines."""
+    """Return the cells of a convention's row. The cells are the first line of the function's docstring, and the docstring's other lines."""
     first, _, rest = (inspect.getdoc(function) or "").partition("\n")
     return _formula(first), _text(" ".join(rest.split()))
 

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 class SavedModule:
-    """A replacement for a module that no longer exists. It has the plain attributes and tensor specs that were recorded when the module was
-    called."""
+    """A replacement for a module that no longer exists. The replacement has the plain attributes and tensor specs that were recorded when
+    the module was called."""
 
     def __init__(self, path: str, settings: Mapping[str, Any]) -> None:
         self._path = path

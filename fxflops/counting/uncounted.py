@@ -16,7 +16,7 @@ PASTE = "paste where the model is made"
 
 
 class Missing(NamedTuple):
-    """An op without a cost. It has the number of calls, the reason, and the module, shapes and source line of the first call."""
+    """An op without a cost. The record has the number of calls, the reason, and the module, shapes and source line of the first call."""
 
     op: str
     calls: int
@@ -61,7 +61,7 @@ def recipe(counted: Iterable[Counted]) -> str:
 
 
 def _recipe_for(call: Call) -> str:
-    """Return the code that follows :data:`IMPORT`. It is a formula that guesses one operation per output element."""
+    """Return the code that follows :data:`IMPORT`. The code is a formula that guesses one operation per output element."""
     name = call.op.rpartition("::")[2].rpartition(".")[2]
     if call.op.startswith(TRITON):  # a Triton kernel returns nothing: take its last tensor argument as the result
         tensor_parameters = [parameter for parameter, value in call.kwargs.items() if isinstance(value, Spec)] or [

@@ -30,7 +30,8 @@ def candidates(model: Any, gpus: int, node: int = 8) -> list[dict[str, int]]:
 def plan_of(model: Any) -> dict[str, Any]:
     """Return the model's ``tp_plan`` as a plan for ``parallelize_module``.
 
-    The result is empty if the model has no ``tp_plan``. It is also empty if torch does not support a style in the plan, e.g. a style for experts.
+    The result is empty if the model has no ``tp_plan``. The result is also empty if torch does not support a style in the plan, e.g. a
+    style for experts.
     """
     from torch.distributed.tensor import Replicate
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel

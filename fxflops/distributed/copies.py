@@ -106,7 +106,7 @@ def start_autograd() -> None:
 def _made_in_copies(
     work: Callable[[T], R], items: Sequence[T], processes: int, named: Callable[[T], str], done: Callable[[], None]
 ) -> dict[int, R]:
-    """Return a dict from the item's index to its result. Items that this process must compute itself are missing."""
+    """Return a dict from the item's index to its result. The dict does not contain items that this process must compute itself."""
     waiting, made = deque(range(len(items))), dict[int, R]()
     running: dict[Any, tuple[Any, int]] = {}  # by connection: the copy, and the index of its current item
 

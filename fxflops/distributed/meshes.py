@@ -275,9 +275,9 @@ def rank_meshes(
         processes: the number of meshes that are simulated at the same time, each in its own copy of this process.
         done: called after each simulation.
 
-    With ``layers``, each mesh is simulated with two shallow models. They show whether all layers add the same memory. The first mesh is
-    also simulated with all layers, to check that work grows linearly with the layers. If the results differ, all meshes are simulated with
-    all layers.
+    With ``layers``, each mesh is simulated with two shallow models. The two models show whether all layers add the same memory. The first
+    mesh is also simulated with all layers, to check that work grows linearly with the layers. If the results differ, all meshes are
+    simulated with all layers.
     """
     if isinstance(meshes, Mapping):
         raise InputError(f"meshes must be a list of meshes, such as [{meshes!r:.60}], not a single mesh")

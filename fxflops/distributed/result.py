@@ -132,8 +132,8 @@ class Simulation(Tabular):
 
     @property
     def table(self) -> Table:
-        """One row per kind of ranks. A row has the number of ranks, and for one rank of the kind: MACs, FLOPs, parameters, bytes at the
-        peak by category, and bytes sent and received."""
+        """A table with one row per kind of ranks. A row has the number of ranks, and for one rank of the kind: MACs, FLOPs, parameters,
+        bytes at the peak by category, and bytes sent and received."""
         columns = [Column("rank", "rank"), Column("ranks", "ranks", "number"), Column("macs", "MACs", "flops")]
         columns += [Column("flops", "FLOPs", "flops"), Column("params", "params", "elements")]
         columns += [Column("peak", "peak memory", "B"), *held_columns(self._categories)]

@@ -59,8 +59,8 @@ def simulate(
     Args:
         build: a function ``build(device_mesh)`` that returns a rank's model (or models), and a function that runs one training
             step: forward, backward, optimizer. ``build`` is called for one rank at a time, under a fake process group that contains all
-            ranks. ``build`` is called with a ``DeviceMesh`` with the dimensions of ``mesh``. It parallelizes the model as on the cluster
-            (``fully_shard``, ``parallelize_module``, ``PipelineStage``). All tensors are fake.
+            ranks. ``build`` is called with a ``DeviceMesh`` with the dimensions of ``mesh``. ``build`` parallelizes the model as on the
+            cluster (``fully_shard``, ``parallelize_module``, ``PipelineStage``). All tensors are fake.
         mesh: the size of each dimension, by name: ``{"dp": 64, "tp": 8, "pp": 4}``.
         differs: the dimensions along which ranks do different work, such as a pipeline's dimension. By default, fxflops compares
             the first and the last rank along each dimension.

@@ -127,8 +127,8 @@ def train_meshes(
 def _shares(
     meshes: list[dict[str, int]], batch: int | None, global_batch: int | None
 ) -> tuple[list[int | None], list[str]]:
-    """For each mesh, return the number of sequences per data-parallel rank in a step. Also return the names of the meshes that cannot
-    divide the sequences evenly.
+    """For each mesh, return the number of sequences per data-parallel rank in a step. The result also has the names of the meshes that
+    cannot divide the sequences evenly.
 
     Such meshes have None instead of a number of sequences.
     """

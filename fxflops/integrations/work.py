@@ -1,4 +1,4 @@
-"""Find the FLOPs of one model call in training, forward and backward. They come from a count of the call or from a closed form."""
+"""Find the FLOPs of one model call in training, forward and backward. The FLOPs come from a count of the call or from a closed form."""
 
 from __future__ import annotations
 

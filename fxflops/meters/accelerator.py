@@ -38,8 +38,8 @@ class Accelerator:
         return ProfilerActivity.__members__.get(self.device.type.upper())
 
     def event(self) -> torch.Event:
-        """Return a new timing event. The event is made without function modes. Otherwise the observer would see the call and make more
-        events for it."""
+        """Return a new timing event. The event is made without function modes. With function modes on, the observer would see this call and
+        make more events for it."""
         with DisableTorchFunction():
             return torch.Event(self.device, enable_timing=True)
 

@@ -45,7 +45,7 @@ class EventMark(Mark):
 
 
 class Lapse(float):
-    """The seconds between two marks. They are known only when the device has finished its work; :func:`seconds_of` then returns them.
+    """The seconds between two marks. The seconds are known only when the device has finished its work; :func:`seconds_of` then returns them.
 
     As a number, a Lapse is nan, so ``max(lapse, 0.0)`` returns it unchanged. A Lapse can be added to or subtracted from another
     Lapse or 0.0.
@@ -81,7 +81,7 @@ def stopwatch_maker(device: torch.device) -> Callable[[], Stopwatch]:
 
 
 def seconds_of(value: float) -> float | None:
-    """Return the seconds of a Lapse. They are at least 0, even if streams or threads overlap. Return a plain number unchanged.
+    """Return the seconds of a Lapse. The seconds are at least 0, even if streams or threads overlap. Return a plain number unchanged.
 
     If the whole Lapse was captured into a graph, return None, because its work did not run.
     """
@@ -102,7 +102,7 @@ def captured_calls(calls: Iterable[Call]) -> int:
 
 
 class LapseStopwatch(Stopwatch):
-    """A stopwatch whose readings are :class:`Lapse` objects. Their seconds are known only when the device has finished its work."""
+    """A stopwatch whose readings are :class:`Lapse` objects. The seconds of a Lapse are known only when the device has finished its work."""
 
     __slots__ = ()
 
@@ -119,10 +119,11 @@ class LapseStopwatch(Stopwatch):
 
 
 class EventStopwatch(LapseStopwatch):
-    """A stopwatch of the device's time. It measures from an event recorded when the clock starts to an event recorded when the clock stops.
+    """A stopwatch of the device's time. The stopwatch measures from an event recorded when the clock starts to an event recorded when the
+    clock stops.
 
-    This stopwatch is for code that runs at full speed; :mod:`~fxflops.meters.queue_stopwatch` is for code that an observer slows down. If
-    the device waits for the host, the waiting is included. While the device has work queued, the observer's time on the host is not
+    An EventStopwatch is for code that runs at full speed; :mod:`~fxflops.meters.queue_stopwatch` is for code that an observer slows down.
+    If the device waits for the host, the waiting is included. While the device has work queued, the observer's time on the host is not
     included. ``overhead`` is the observer's time on the host.
     """
 

@@ -4,8 +4,9 @@
 resized, or is freed. A storage counts once, however many views share it. To *track* a storage is to give it a number in the log, and to
 keep a weak reference to the storage. The callback of this reference runs when Python frees the storage. Some storages are handled differently:
 
-- *Held*: the storages of parameters, buffers and inputs. They are alive from the beginning of the run to its end. Held storages are known
-  by their address alone, without a weak reference: the model keeps them alive, and making the references would slow down each count.
+- *Held*: the storages of parameters, buffers and inputs. Held storages are alive from the beginning of the run to its end. Held storages
+  are known by their address alone, without a weak reference: the model keeps them alive, and making the references would slow down each
+  count.
 - *Dropped*: held storages that the run gives up all the same, because the model has replaced the tensor (found by
   :class:`~fxflops.model.holders.Holders`) or has given it other memory (``x.data = y``: the tensor is *reassigned*). Only fxflops
   still keeps them then, to restore the model. Before each new peak, fxflops looks for dropped storages and stops counting them.
@@ -321,7 +322,8 @@ class LiveStorages:
     def share(self, tensor: torch.Tensor, stand_in: torch.Tensor) -> None:
         """If the tensor is held from the beginning of the run to its end, count the storage of its meta tensor as the tensor's own storage.
 
-        Such a tensor is optimizer state that is stored on a parameter. It was labelled as a model attribute by mistake, so correct the label.
+        A tensor for which this is called is optimizer state that is stored on a parameter. The state was labelled as a model attribute by
+        mistake, so correct the label.
         """
         for part, stand_in_part in zip(stored(tensor), stored(stand_in), strict=True):
             storage, stand_in_storage = _storage_of(part), _storage_of(stand_in_part)
@@ -491,7 +493,8 @@ class LiveStorages:
     def hold_written(self, calls: Sequence[Call]) -> None:
         """Treat live storages that autograd wrote to, but did not make, as gradients that existed before the run.
 
-        Examples are DistributedDataParallel's buckets, which C++ code keeps alive, and gradients of inputs, to which autograd adds.
+        Storages that autograd writes to but does not make are DistributedDataParallel's buckets, which C++ code keeps alive, and gradients
+        of inputs, to which autograd adds.
         """
         storages, written = self.memory_log.storages, set[int]()
         for ref in self._refs.values():

@@ -9,7 +9,7 @@ from .timing import Timing
 
 
 class Kernel(NamedTuple):
-    """A kernel that ran for a node. It has a name (on a CPU, the operator's name), the number of calls, and their total seconds."""
+    """A kernel that ran for a node. A kernel has a name (on a CPU, the operator's name), the number of calls, and their total seconds."""
 
     name: str
     calls: int

@@ -126,7 +126,7 @@ class QueueStopwatch(LapseStopwatch):
         return Lapse([mark], [])
 
     def catch_up(self) -> None:
-        """Wait for the device. Then combine the device's and the host's times since the last call of this method."""
+        """Wait for the device. When the device is done, combine the device's and the host's times since the last call of this method."""
         self._queue.accelerator.synchronize()
         self._read()
         for item in self._marks_and_work:

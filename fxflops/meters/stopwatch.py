@@ -36,7 +36,7 @@ class Stopwatch:
     """A thread's clock that stands still while the observer works; ``overhead`` is the seconds for which it has stood still.
 
     ``costs`` has the overheads of a call right after another call. ``cold`` has the overheads of a call after other work, when the
-    cache is cold. A handler of the observer first stops the clock, and finally starts the clock again. It runs model code by :meth:`run`.
+    cache is cold. A handler of the observer first stops the clock, and finally starts the clock again. The handler runs model code by :meth:`run`.
     """
 
     __slots__ = ("_overhead_due", "_started_at", "_stopped_at", "cold", "costs", "overhead")

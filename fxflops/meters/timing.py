@@ -1,4 +1,5 @@
-"""Measured times, and whether they are reliable. This depends on how much the runs differ, and on whether other processes interrupted them."""
+"""Measured times, and whether they are reliable. Whether times are reliable depends on how much the runs differ, and on whether other
+processes interrupted them."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ MOMENT = 0.02
 
 
 class Usage(NamedTuple):
-    """The clocks of this process. They read wall-clock seconds, processor seconds of all threads, and the number of interruptions by the system.
+    """The clocks of this process. The clocks read wall-clock seconds, processor seconds of all threads, and the number of interruptions by
+    the system.
 
     An interruption is an involuntary switch to another process. ``interruptions`` is None if the system does not count them.
     """
@@ -60,7 +62,7 @@ class Usage(NamedTuple):
 class Timing(NamedTuple):
     """Seconds of the same work run ``repeats`` times: the median, the fastest and the slowest.
 
-    ``unsteady`` says why the seconds are unreliable. It is "" if they are reliable, or if nothing is known about their reliability.
+    ``unsteady`` says why the seconds are unreliable. ``unsteady`` is "" if the seconds are reliable, or if nothing is known about their reliability.
     """
 
     median: float
@@ -71,7 +73,7 @@ class Timing(NamedTuple):
 
 
 def warm_up(seconds: Sequence[float], least: int) -> int:
-    """Return the number of warm-up runs. These are the runs at the beginning that are clearly slower than the median of all runs after them.
+    """Return the number of warm-up runs. Warm-up runs are the runs at the beginning that are clearly slower than the median of all runs after them.
 
     At least ``least`` runs are left.
     """

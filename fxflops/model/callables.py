@@ -45,10 +45,10 @@ def as_model(
 ) -> nn.Module:
     """Return a module unchanged. For a program or file, return its module. For any other callable, return a :class:`Called` that wraps it.
 
-    The search for a callable's modules covers its object, its closure, its default and partial arguments, and the inputs. It also covers
-    the global variables that the callable's code names. ``models`` replaces the modules that the search would find. It is a module, a list
-    of modules, or a mapping from names to modules. For a module's method, or a ``functools.partial`` of the method, paths start at that
-    module.
+    The search for a callable's modules covers its object, its closure, its default and partial arguments, and the inputs. The search also
+    covers the global variables that the callable's code names. ``models`` replaces the modules that the search would find. ``models`` is a
+    module, a list of modules, or a mapping from names to modules. For a module's method, or a ``functools.partial`` of the method, paths
+    start at that module.
 
     Raises InputError for a class and for anything that cannot be called. The error also has the types ``kinds`` (default: TypeError).
     """

@@ -25,8 +25,8 @@ class Configured(NamedTuple):
 def model_of_folder(path: Path) -> Configured:
     """Return the model described by a ``config.json``, on the default device. ``path`` is the file or its folder.
 
-    Raises InputError if the config is not from transformers or diffusers. Also raises InputError if the config's model is custom code.
-    Raises the library's own error if the library cannot make the model.
+    Raises InputError if the config is not from transformers or diffusers. The function also raises InputError if the config's model is
+    custom code. Raises the library's own error if the library cannot make the model.
     """
     file = path / "config.json" if path.is_dir() else path
     values = read_json(file)

@@ -338,7 +338,7 @@ def _runs_code(path: Path, what: str) -> InputError:
 
 
 def _modules_in(loaded: Any) -> Iterator[Any]:
-    """Yield the loaded object if it is a module. If it is a checkpoint, yield the modules among its values."""
+    """Yield the loaded object if it is a module. If the loaded object is a checkpoint, yield the modules among its values."""
     from torch import nn
 
     if isinstance(loaded, nn.Module):

@@ -89,7 +89,7 @@ def checked_autocast(dtype: Any) -> torch.dtype | None:
 def is_compiled(modules: Iterable[nn.Module], classes: Iterable[type] = ()) -> bool:
     """Return whether ``torch.compile`` wraps one of these modules or a function among their attributes.
 
-    Also return True if ``torch.compile`` wraps the forward of a class: the class of one of the modules, or a class in ``classes``.
+    The result is also True if ``torch.compile`` wraps the forward of a class: the class of one of the modules, or a class in ``classes``.
     """
     if COMPILER not in sys.modules:
         return False

@@ -13,7 +13,7 @@ PACKAGES = "/site-packages/", "/dist-packages/"
 
 
 def is_installed(file: str) -> bool:
-    """Return whether a file belongs to Python, an installed package, torch or fxflops. Also return True for generated code."""
+    """Return whether a file belongs to Python, an installed package, torch or fxflops. The result is also True for generated code."""
     if file.startswith("<"):
         return file.startswith(("<frozen", "<built-in", "<string>", "<eval"))
     return file.startswith(FOLDERS) or any(folder in file for folder in PACKAGES)

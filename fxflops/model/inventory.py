@@ -119,7 +119,7 @@ class Inventory:
 
 
 def _is_global(function: Any) -> bool:
-    """Return whether a function belongs to a Python module or to a class. Such a function outlives the model.
+    """Return whether a function belongs to a Python module or to a class. A function of a Python module or class outlives the model.
 
     A report must not keep a reference to any other function. A closure may keep the model alive, and a bound method keeps its object alive.
     """

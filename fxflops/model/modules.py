@@ -73,7 +73,8 @@ class Called(nn.Module):
     list it among the model's modules. Operations outside all modules have the path "".
 
     ``reached`` are all other reachable objects whose state a run may change, such as the callable's closure or an
-    optimizer. ``unnamed`` are modules that are reachable but are neither roots nor inside a root. They exist only if the user passed ``models``.
+    optimizer. ``unnamed`` are modules that are reachable but are neither roots nor inside a root. Unnamed modules exist only if the user
+    passed ``models``.
     """
 
     def __init__(

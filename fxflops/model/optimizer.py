@@ -237,7 +237,8 @@ def gradients_kept(parameters: Iterable[torch.Tensor]) -> Iterator[None]:
 
 
 def zero_gradients(optimizer: Any, parameters: Iterable[torch.Tensor]) -> None:
-    """Drop the gradients, then call the optimizer's ``zero_grad``. It finds no gradients to set to zero, but it may drop other tensors."""
+    """Drop the gradients, then call the optimizer's ``zero_grad``. ``zero_grad`` then finds no gradients to set to zero, but it may drop
+    other tensors."""
     for parameter in parameters:
         parameter.grad = None
     if callable(zero := getattr(optimizer, "zero_grad", None)):

@@ -249,7 +249,7 @@ def holds_tensors(value: Any) -> bool:
 
 
 def _is_lost(now: Any, before: Any) -> bool:
-    """Return whether a variable must be restored. It must be if it is now unbound, or if its new value is or contains a tensor."""
+    """Return whether a variable must be restored. A variable must be restored if it is now unbound, or if its new value is or contains a tensor."""
     return now is not before and (now is NOTHING or holds_tensors(now))
 
 

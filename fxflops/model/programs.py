@@ -128,7 +128,7 @@ class _Next:
 
 
 class _Step(NamedTuple):
-    """One step of a body. It calls ``target``, stores the result in the place or tuple of places ``gives``, and drops the values ``done``.
+    """One step of a body. The step calls ``target``, stores the result in the place or tuple of places ``gives``, and drops the values ``done``.
 
     If ``target`` is a :class:`Part`, it runs ``body``.
     """
@@ -299,7 +299,8 @@ class Program(nn.Module):
         return len(self.inputs) != len(self.signature.parameters)
 
     def is_batch_alone(self) -> bool:
-        """Return whether only the batch size may vary. Then all sizes that may vary are one symbol, the first size of every tensor input."""
+        """Return whether only the batch size may vary. If only the batch size may vary, all sizes that may vary are one symbol, the first
+        size of every tensor input."""
         symbols = {s for each in self.inputs for size in each.sizes or () for s in _symbols(size)}
         tensors = [each.sizes for each in self.inputs if each.sizes]
         return len(symbols) == 1 and all(sizes[0] in symbols and not any(map(_symbols, sizes[1:])) for sizes in tensors)
@@ -558,7 +559,8 @@ def _completed(stacks: Iterable[Stack]) -> list[Stack]:
 
 
 def _all_stacks(module: fx.GraphModule) -> Iterator[Stack]:
-    """Yield the module stacks of the nodes of a graph. Also yield those of the graphs that are arguments of the graph's higher-order operators."""
+    """Yield the module stacks of the nodes of a graph. Also yield the stacks for the graphs that are arguments of the graph's higher-order
+    operators."""
     for node in module.graph.nodes:
         yield _stack(node)
         if node.op == "get_attr":

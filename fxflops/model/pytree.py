@@ -104,7 +104,7 @@ def is_object(value: Any) -> bool:
 
 
 def walk(value: Any, depth: int = 1000) -> Iterator[tuple[tuple[Access, ...], Any]]:
-    """Yield the value and all its nested parts, at most ``depth`` levels deep. Each comes with the keys and attributes that lead to it.
+    """Yield the value and all its nested parts, at most ``depth`` levels deep. Each part comes with the keys and attributes that lead to it.
 
     The value itself comes first. An object that occurs several times is yielded once.
     """

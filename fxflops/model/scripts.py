@@ -151,7 +151,8 @@ def _constant(graph: Any, value: str | int, node: Any) -> Any:
 
 
 def _call_from_python(graph: Any) -> None:
-    """Replace the composite operators in a graph. Each is replaced by an operator that calls it from Python, like a Python forward."""
+    """Replace the composite operators in a graph. Each composite operator is replaced by an operator that calls the composite operator from
+    Python, like a Python forward."""
     blocks: list[Any] = [graph]
     for block in blocks:
         for node in [*block.nodes()]:

@@ -1,4 +1,5 @@
-"""Snapshots that restore the user's model, inputs and random generators. Also locks, so that only one thread counts a model at a time."""
+"""Snapshots that restore the user's model, inputs and random generators. The module also has locks, so that only one thread counts a model
+at a time."""
 
 from __future__ import annotations
 
@@ -66,12 +67,12 @@ class Snapshot:
     arrays, random generators and tensors in them. The snapshot also saves the attributes of the modules' classes, the globals of their
     files, and the states of the global generators.
 
-    The bytes of a parameter are copied only when it is passed to :meth:`before_write`. This is done before a call writes to its memory or
-    shares its memory. With ``copies_on_write`` this applies to all tensors, until :meth:`keep_all`.
+    The bytes of a parameter are copied only when it is passed to :meth:`before_write`. :meth:`before_write` is called before a call writes
+    to the parameter's memory or shares this memory. With ``copies_on_write`` this applies to all tensors, until :meth:`keep_all`.
 
     ``objects`` are further objects whose attributes and items are restored. The objects below them, and the values of their tensors,
-    are not restored. ``reached`` are more objects whose attributes and items are restored. It also has tensors that are restored if a call
-    writes to them.
+    are not restored. ``reached`` are more objects whose attributes and items are restored. ``reached`` also has tensors that are restored
+    if a call writes to them.
     """
 
     @hidden_from_modes
@@ -182,7 +183,8 @@ class Snapshot:
         self._tensors.keep(self._other_tensors.values())
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Return whether a tensor belongs to the saved state and is not a parameter. It may be a buffer, an input or a tensor in an attribute."""
+        """Return whether a tensor belongs to the saved state and is not a parameter. Such a tensor may be a buffer, an input or a tensor in
+        an attribute."""
         return id(tensor) in self._other_tensors
 
     def other_tensors(self) -> list[torch.Tensor]:

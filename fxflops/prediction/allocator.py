@@ -1,5 +1,5 @@
-"""A simulation of torch's caching allocator for CUDA. It computes the addresses that the allocator returns, and the memory that the
-allocator reserves.
+"""A simulation of torch's caching allocator for CUDA. The simulation computes the addresses that the allocator returns, and the memory that
+the allocator reserves.
 
 The rules are public (``c10/cuda/CUDACachingAllocator.cpp`` in torch, and the notes on CUDA semantics in torch's documentation).
 Memory comes from the driver in *segments*. A request takes a *block* of a segment. Freed blocks stay with the allocator, and are merged
@@ -177,7 +177,7 @@ class CachingAllocator:
         self._add_free(self._merged(block))
 
     def empty_cache(self) -> None:
-        """Return all free memory to the driver. This is all segments that are completely free, and all free pages of expandable segments."""
+        """Return all free memory to the driver. Free memory is all segments that are completely free, and all free pages of expandable segments."""
         for pool in list(self._pools.values()):
             for _, address in list(pool.free):
                 block = self._blocks[address]
@@ -643,7 +643,8 @@ def _up_to(number: int, step: int) -> int:
 
 
 def _divisions_by_power(divisions: int | Mapping[Any, int] | None) -> list[int]:
-    """Return ``roundup_power2_divisions`` as a list. Its items are for sizes of 1 MiB and below, 2 MiB, 4 MiB and so on, up to 32 GiB and above."""
+    """Return ``roundup_power2_divisions`` as a list. The items of the list are for sizes of 1 MiB and below, 2 MiB, 4 MiB and so on, up to
+    32 GiB and above."""
     if not isinstance(divisions, Mapping):
         divisions = {">": divisions or 0}
     by_power = [0] * 16

@@ -1,8 +1,9 @@
 """Search for the largest batch that fits into memory, with as few counts as possible.
 
 If the bytes of each storage grow linearly with the batch, counts of two batch sizes are enough to predict the bytes for all batch sizes.
-Two more counts check the predicted answer. Otherwise the peak still grows almost linearly with the batch, so the line through two counted
-peaks gives the next batch size to try. The returned size was counted and fits. The next larger size was counted and does not fit.
+Two more counts check the predicted answer. Even if the bytes of some storages do not grow linearly, the peak grows almost linearly with the
+batch, so the line through two counted peaks gives the next batch size to try. The returned size was counted and fits. The next larger size
+was counted and does not fit.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ def largest_batch(
     a size, only these multiples are searched.
 
     ``guesses(size, larger)`` returns a function that estimates the bytes at other batch sizes from the counts of these two sizes. If counts
-    confirm the largest batch by these estimates, the search ends. Otherwise the search continues by bisection. Raises InputError if memory
-    does not grow with the batch.
+    confirm the largest batch by these estimates, the search ends. If counts do not confirm this batch, the search continues by bisection.
+    Raises InputError if memory does not grow with the batch.
     """
     sizes = _Sizes(take, memory)
     least = next((batch for batch in FIRST if sizes.is_possible(batch)), None)

@@ -3,7 +3,7 @@
 A family is a group of kernels with one formula, such as the kernels of linear layers. The numbers of a family are shares of the card's own
 peaks and bandwidth, so the numbers can be used for another card. Predictions from several cards are combined by their geometric mean.
 ``python -m benchmarks.prediction`` measures the error of borrowing: it predicts the times of a card without the card's own measurements.
-This error is stated as the family's error.
+The measured error is stated as the family's error.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ def _of_cards(cards: Mapping[str, Calibration], name: str, dtype: str, how: str)
 
 
 def _named(calibration: Calibration, name: str, dtype: str, exactly: bool) -> str | None:
-    """Return the name of the requested family if the card has the family. Otherwise, unless ``exactly``, return the name of a substitute;
-    None if it has neither."""
+    """Return the name of the requested family if the card has the family. If the card does not have the family, and ``exactly`` is False,
+    return the name of a substitute; None if it has neither."""
     same = {"bf16": ("bf16", "f16"), "f16": ("f16", "bf16")}.get(dtype, (dtype,))
     kin = name if exactly else KIN.get(name, name)
     names = [f"{kin} {each}" for each in same]

@@ -71,7 +71,8 @@ class Family:
         return f"fitted to {self.kernels} ({self.source}); {self.error:.1%} mean error on {self.tested_on()}"
 
     def tested_on(self) -> str:
-        """Say in words which measurements the error refers to. These are held-out rows, or all rows if each row was left out of a fit in turn."""
+        """Say in words which measurements the error refers to. The measurements are held-out rows, or all rows if each row was left out of
+        a fit in turn."""
         if self.held_out == self.rows:
             return f"{self.rows} rows (leave-one-out)"
         return f"{self.held_out} held-out measurements"

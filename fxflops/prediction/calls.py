@@ -74,7 +74,7 @@ def _kernel_of(counted: Counted) -> Kernel | None:
 
 
 def _has_statistics(call: Call) -> bool:
-    """Return whether a batch norm uses its running statistics, as in eval mode. It then computes no statistics from the batch."""
+    """Return whether a batch norm uses its running statistics, as in eval mode. A batch norm in eval mode computes no statistics from the batch."""
     given = {**call.settings, **call.kwargs}
     return call.op == "batch_norm" and given.get("training") is False and given.get("track_running_stats") is not False
 

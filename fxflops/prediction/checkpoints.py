@@ -5,8 +5,8 @@ alone. If there are many modules, modules that are not inside each other are che
 about the depth of the model. Each count is compared, call by call, with a count without checkpoints. The comparison shows how much
 checkpointing a module lowers the live bytes at each moment, and how high the live bytes rise while the module is recomputed.
 
-Then the peak of any set of modules is estimated. If no module of the set is inside another module of the set, the changes in live bytes add
-up. The estimate is exact unless two modules hold the same tensor. So the chosen set is always counted too.
+After these counts, the peak of any set of modules is estimated. If no module of the set is inside another module of the set, the changes in
+live bytes add up. The estimate is exact unless two modules hold the same tensor. So the chosen set is always counted too.
 
 If a checkpointed module is inside another checkpointed module, checkpointing the inner module matters only while the outer module is
 recomputed. The inner module is then recomputed a second time.
@@ -117,7 +117,7 @@ class Trial(NamedTuple):
 
 
 class Point(NamedTuple):
-    """A point of the curve of peak memory and recomputation. It has the peak in bytes and the recomputed FLOPs of a step in which
+    """A point of the curve of peak memory and recomputation. The point has the peak in bytes and the recomputed FLOPs of a step in which
     ``modules`` are checkpointed."""
 
     peak: int
@@ -224,8 +224,8 @@ class Search:
         return self.trials[key]
 
     def _groups(self, names: Sequence[str]) -> list[list[str]]:
-        """Group the modules whose effects are counted. If there are few modules, each module is a group. Otherwise, modules whose names
-        differ only in numbers form a group."""
+        """Group the modules whose effects are counted. If there are few modules, each module is a group. If there are many modules, those
+        whose names differ only in numbers form a group."""
         if len(names) <= SMALL:
             return [[name] for name in names]
         groups = dict[str, list[str]]()
@@ -314,8 +314,8 @@ class Search:
         return best
 
     def _by_steps(self) -> Trial | None:
-        """Return a trial for many modules. Its set of modules is first grown, by adding the modules that lower the excess over the memory
-        limit most per FLOP, and then improved."""
+        """Return a trial for many modules. The trial's set of modules is first grown, by adding the modules that lower the excess over the
+        memory limit most per FLOP, and then improved."""
         memory, best = self._memory, None
         for _ in range(MOST_COUNTS // 4):
             chosen = self._chosen(memory)
@@ -402,7 +402,8 @@ class Search:
 def curve(trials: Iterable[Trial | None], best: Trial) -> tuple[Point, ...]:
     """Return the Pareto front of the trials by peak and recomputation, the highest peak first.
 
-    The front always contains the best trial. This is so even if another trial, with more modules and equal recomputation, has a lower peak.
+    The front always contains the best trial. The best trial stays in the front even if another trial, with more modules and equal
+    recomputation, has a lower peak.
     """
     points = list[Point]()
     counted = [trial for trial in trials if trial is not None]
@@ -460,8 +461,8 @@ class _Timeline:
         """If a trial checkpoints several modules together, split its changes of live bytes into the effects of the single modules.
 
         ``change`` has the changes of live bytes at the peaks of the ticks, and ``left`` has the changes after the ticks. In the forward,
-        each module gets the changes from its own first call to the first call of the next module. These changes include the bytes that the
-        module's last call frees at its end. In the backward, these changes end in reverse order.
+        each module gets the changes from its own first call to the first call of the next module. A module's changes include the bytes that
+        the module's last call frees at its end. In the backward, these changes end in reverse order.
 
         A module may save more bytes when the forward ends, since autocast keeps its cast copies of weights until then. The backward shows
         how large the final saving is.
@@ -740,7 +741,8 @@ class _Levels:
         return None
 
     def _floor(self) -> int:
-        """Return a lower bound of the peaks of all sets. This is the estimated peak with all modules checkpointed and all their savings added up."""
+        """Return a lower bound of the peaks of all sets. The bound is the estimated peak with all modules checkpointed and all their
+        savings added up."""
         return int((self._base + self._change.clamp(max=0).sum(0)).max())
 
     def smallest(self) -> list[tuple[int, ...]]:

@@ -11,11 +11,11 @@ from ..meters.history import History, triples
 
 
 def histories_on_lines(one: tuple[int, History], other: tuple[int, History]) -> Callable[[int], History | None] | None:
-    """Return a function that predicts the memory history for a batch size. It uses the histories of two counted batch sizes.
+    """Return a function that predicts the memory history for a batch size. The function uses the histories of two counted batch sizes.
 
-    The two runs must make and free the same storages in the same calls and in the same order. If they do not, return None. Each change in
-    bytes is assumed to be linear in the batch size. For some batch sizes, a predicted change is not a whole number of bytes. The returned
-    function then gives None. The prediction can be wrong, so count the batch to be sure.
+    The two runs must make and free the same storages in the same calls and in the same order. If the two runs differ in this, return None.
+    Each change in bytes is assumed to be linear in the batch size. For some batch sizes, a predicted change is not a whole number of bytes.
+    The returned function then gives None. The prediction can be wrong, so count the batch to be sure.
     """
     (batch, history), (batch2, history2) = one, other
     if not _run_alike(history, history2):

@@ -1,4 +1,5 @@
-"""A prediction of device memory. It has the memory that CUDA's allocator reserves, the other memory of the process, and whether everything fits."""
+"""A prediction of device memory. The prediction has the memory that CUDA's allocator reserves, the other memory of the process, and whether
+everything fits."""
 
 from __future__ import annotations
 
@@ -189,8 +190,8 @@ def advice(memory: Reserved, batch: str = BATCH, checkpoints: str = CHECKPOINTS)
 
 
 def no_batch_fits(memory: Reserved) -> list[str]:
-    """Return a list with a line if the weights alone do not fit (in training: weights, gradients and optimizer state). If they fit, the
-    list is empty."""
+    """Return a list with a line if the weights alone do not fit (in training: weights, gradients and optimizer state). If the weights fit,
+    the list is empty."""
     if memory.memory is None or memory.state + memory.context + memory.nccl <= memory.memory:
         return []
     what = "weights, gradients and the optimizer's state" if memory.trains else "weights"

@@ -1,8 +1,8 @@
-"""A formula for the time of a matrix product. It uses three times: to compute, to read memory, and to read the L2 cache.
+"""A formula for the time of a matrix product. The formula uses three times: to compute, to read memory, and to read the L2 cache.
 
-A library such as cuBLAS cuts the output into tiles. It also cuts a long inner dimension into parts, so that every multiprocessor has work.
-One tile and one part are computed by one block. The formula tries a few tile sizes and numbers of parts, and takes the fastest combination,
-as a library's heuristic does:
+A library such as cuBLAS cuts the output into tiles. Such a library also cuts a long inner dimension into parts, so that every
+multiprocessor has work. One tile and one part are computed by one block. The formula tries a few tile sizes and numbers of parts, and takes
+the fastest combination, as a library's heuristic does:
 
 - Compute: blocks run in waves, with one block per multiprocessor. The last wave takes as long as a full wave. After a constant start-up
   time, a block computes 2 x tile x inner dimension FLOPs, at one multiprocessor's share of the device's peak. Small tiles need more time

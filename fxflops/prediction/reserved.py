@@ -121,7 +121,8 @@ def most_state(history: History) -> int:
 
 
 def beside(gpus: int) -> int:
-    """Return the bytes that a process takes outside the allocator. These are the CUDA context and the buffers of NCCL in a job of ``gpus`` GPUs."""
+    """Return the bytes that a process takes outside the allocator. The bytes outside the allocator are the CUDA context and the buffers of
+    NCCL in a job of ``gpus`` GPUs."""
     return CONTEXT + next(size for least, size in reversed(NCCL.items()) if gpus >= least)
 
 

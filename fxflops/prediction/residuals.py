@@ -1,5 +1,5 @@
-"""Corrections to a formula for kernel times. The corrections depend on the kernel's shape. They form a grid over the logarithms of the
-shape's features."""
+"""Corrections to a formula for kernel times. The corrections depend on the kernel's shape. The corrections form a grid over the logarithms
+of the shape's features."""
 
 from __future__ import annotations
 

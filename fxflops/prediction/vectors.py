@@ -1,5 +1,5 @@
-"""A formula for the time of memory-bound kernels. Such kernels read and write tensors and compute little: elementwise ops, norms, softmax,
-lookups."""
+"""A formula for the time of memory-bound kernels. Memory-bound kernels read and write tensors and compute little: elementwise ops, norms,
+softmax, lookups."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ class Count(NamedTuple):
 
     @property
     def how(self) -> str:
-        """The rule in words. It is the first line of the formula's docstring, without the shapes, or the reason why there is no cost."""
+        """The rule in words. The text is the first line of the formula's docstring, without the shapes, or the reason why there is no cost."""
         if self.missing or isinstance(self.rule, str):
             return self.missing.partition("\n")[0] or str(self.rule)
         docstring = str(inspect.getdoc(self.rule) or getattr(self.rule, "__name__", ""))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Spec(tuple[int, ...]):
-    """A description of a tensor for formulas. It is a tuple of the tensor's sizes, with ``dtype``, ``layout`` and ``facts``.
+    """A description of a tensor for formulas. The description is a tuple of the tensor's sizes, with ``dtype``, ``layout`` and ``facts``.
 
     By default the tensor is dense and float32. ``facts`` are numbers that the shape does not show, such as the ``nnz`` of a sparse
     tensor.
@@ -78,7 +78,7 @@ class Spec(tuple[int, ...]):
 
 
 def _as_ints(shape: Iterable[Any]) -> tuple[int, ...]:
-    """Return sizes as integers. In torch.jit.trace, sizes are tensors. This function reads the tensors in a way for which torch gives no warning."""
+    """Return sizes as integers. In torch.jit.trace, sizes are tensors. The sizes are read in a way for which torch gives no warning."""
     sizes_and_storages = [(size, getattr(size, "untyped_storage", None)) for size in shape]
     return tuple(
         [int.from_bytes(bytes(storage()), sys.byteorder) if storage else size for size, storage in sizes_and_storages]

@@ -34,7 +34,8 @@ def bands_chart(
 
 
 def _colours(names: Iterable[str]) -> dict[str, str]:
-    """Return a colour for each operator. This is the colour of its family or, if another operator already has that colour, an unused colour."""
+    """Return a colour for each operator. An operator's colour is the colour of its family or, if another operator already has that colour,
+    an unused colour."""
     colours: dict[str, str] = {}
     for name in names:
         free = [colour for _, colour, _ in FAMILIES if colour not in colours.values()]

@@ -53,7 +53,7 @@ def boxes(root: TreeRow, nodes: Sequence[GraphNode], by: str, depth: int | None 
 
 
 class _Builder:
-    """Builds the boxes. It puts each node of the graph into a box, and each tensor onto an edge between boxes."""
+    """Builds the boxes. The builder puts each node of the graph into a box, and each tensor onto an edge between boxes."""
 
     def __init__(self, root: TreeRow, nodes: Sequence[GraphNode], depth: int) -> None:
         self._nodes = nodes
@@ -91,7 +91,7 @@ class _Builder:
                 yield from self._called(child)
 
     def _follows(self, a: TreeRow, b: TreeRow) -> bool:
-        """Return whether ``b`` is called directly after ``a``, with no computation between them. Both are items of one list of modules."""
+        """Return whether ``b`` is called directly after ``a``, with no computation between them. ``a`` and ``b`` are items of one list of modules."""
         end, begin = self._span[a.path][1], self._span[b.path][0]
         return a.name.isdigit() and b.name.isdigit() and end <= begin and self._flops[end] == self._flops[begin]
 
@@ -142,8 +142,8 @@ def _alike(
 ) -> Iterator[list[TreeRow]]:
     """Yield groups of identical modules. ``children`` has the lists of children of several identical modules.
 
-    A group contains the children at one position in all of these lists. It also contains the children at the following positions, as long
-    as they are identical to these children.
+    A group contains the children at one position in all of these lists. The group also contains the children at the following positions, as
+    long as they are identical to these children.
     """
     group: list[tuple[TreeRow, ...]] = []
     for same in zip(*children, strict=False):

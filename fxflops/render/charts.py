@@ -111,7 +111,7 @@ def percent(value: float) -> str:
 def label(
     x: float, y: float, text: str, anchor: str = "middle", *, dx: float = 0, dy: float = 0, kind: str = "soft"
 ) -> str:
-    """Return an SVG text. It is placed at ``x`` and ``y`` percent of the plot, and moved from there by ``dx`` and ``dy`` pixels."""
+    """Return an SVG text. The text is placed at ``x`` and ``y`` percent of the plot, and moved from there by ``dx`` and ``dy`` pixels."""
     moved = (f' dx="{dx:g}"' if dx else "") + (f' dy="{dy:g}"' if dy else "")
     return (
         f'<text class="{kind}" x="{percent(x)}" y="{percent(y)}"{moved} text-anchor="{anchor}">{escaped(text)}</text>'

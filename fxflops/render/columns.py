@@ -1,4 +1,5 @@
-"""The columns of tables and trees. Each column has a key, a header and a kind of value. Also has functions that find columns and units by name."""
+"""The columns of tables and trees. Each column has a key, a header and a kind of value. The module also has functions that find columns and
+units by name."""
 
 from __future__ import annotations
 

@@ -58,8 +58,8 @@ def _phase(data: Summary) -> str:
 def _parts_of_block(data: Summary, times: Mapping[str, float]) -> str:
     """Return ``backward 8.84 s (38%), forward 6.48 s (28%), data loading 5.97 s (26%, num_workers=0)``.
 
-    These are the phases that take at least the share :data:`NAMED` of a block's time. The longest phase is first. Return "" if the forward
-    is the only such phase.
+    The text lists the phases that take at least the share :data:`NAMED` of a block's time. The longest phase is first. Return "" if the
+    forward is the only such phase.
     """
     whole = StepTime._make(map(sum, zip(*data.steps.values(), strict=True)))
     longest = sorted(times, key=lambda phase: -times[phase])
@@ -93,7 +93,7 @@ def _times(data: Summary) -> Mapping[str, float]:
 
 
 def _dearest(data: Summary, parts: Sequence[Part]) -> str:
-    """Return two kinds of module: the kind with the most FLOPs and the kind with the most time. Each has its shares of FLOPs and time."""
+    """Return two kinds of module: the kind with the most FLOPs and the kind with the most time. Each kind has its shares of FLOPs and time."""
     if not parts:
         operators = {row.key: float(row.total.flops) for row in data.operators if row.total.flops}
         dearest = max(operators, key=lambda name: operators[name], default="")

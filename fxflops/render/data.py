@@ -68,8 +68,8 @@ class GraphNode(NamedTuple):
     """A node of a model's graph: a call of a leaf module or function, or an input or output of the model.
 
     ``kind`` is "input", "module", "function" or "output". ``path`` is the path of the module that the node calls or is part of. ``op`` has
-    the names of the node's operators. It is "" for a node without operators, e.g. an index into a tuple. ``out`` is the node's result as
-    text; "" if unknown. ``inputs`` are the names of the nodes whose values this node uses. ``costs`` has the known costs among "flops",
+    the names of the node's operators. ``op`` is "" for a node without operators, e.g. an index into a tuple. ``out`` is the node's result
+    as text; "" if unknown. ``inputs`` are the names of the nodes whose values this node uses. ``costs`` has the known costs among "flops",
     "macs", "time" (in seconds) and "memory" (bytes at the node's peak).
     """
 
@@ -113,7 +113,7 @@ class Summary:
     - ``paste`` is code that counts the missing ops.
     - ``utilization`` is the share of the device's peak that the model reached; or None if the peak is unknown.
     - ``provenance`` has the versions, the date and the machine.
-    - ``compiled`` is True if a part of the model is compiled. If so, the model was counted and timed eagerly.
+    - ``compiled`` is True if a part of the model is compiled. If ``compiled`` is True, the model was counted and timed eagerly.
     - ``compiled_run`` is the compiled run, if the user passed a compiled model.
     """
 
@@ -166,7 +166,7 @@ class Summary:
 
     @property
     def is_without_model(self) -> bool:
-        """Whether the run is a profiled block in which no model was called. In such a run, parameters and steps are unknown."""
+        """Whether the run is a profiled block in which no model was called. If no model was called, parameters and steps are unknown."""
         return self.instruments is not None and self.steps.keys() <= {OUTSIDE}
 
     @property

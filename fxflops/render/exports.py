@@ -80,7 +80,8 @@ class Tabular(View):
     def select(
         self, columns: Sequence[str] | str | None = None, *, sort_by: str | None = None, top: int | None = None
     ) -> Table:
-        """Return a table with only these ``columns``. Its rows are sorted by the column ``sort_by``, and only the first ``top`` rows are kept.
+        """Return a table with only these ``columns``. The table's rows are sorted by the column ``sort_by``, and only the first ``top``
+        rows are kept.
 
         Numbers are sorted in descending order, text in ascending order. A column is named by its key or its header. Raises InputError for
         an unknown column; the message lists all columns.
@@ -124,7 +125,7 @@ class Tabular(View):
 
         For a report, the last column is the provenance. If the report was timed, two columns precede the provenance: the model's latency,
         and the reason why the times are unreliable. A spreadsheet would read text that starts with ``= + - @``, a tab or a line break as a
-        formula. Such text gets an apostrophe in front.
+        formula. Text that would become a formula gets an apostrophe in front.
         """
         table = self._as_table()
         origin = table._origin()

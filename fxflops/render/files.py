@@ -37,7 +37,7 @@ def method_for(path: Path) -> str:
 
 
 def written(text: str, path: Path | None) -> str | None:
-    """Return the text if ``path`` is None. Otherwise write the text to the file ``path`` and return None."""
+    """Return the text if ``path`` is None. If ``path`` is not None, write the text to the file ``path`` and return None."""
     if path is None:
         return text
     written_bytes(text.encode("utf8", "backslashreplace"), path)
@@ -45,7 +45,7 @@ def written(text: str, path: Path | None) -> str | None:
 
 
 def written_bytes(data: bytes, path: Path | None) -> bytes | None:
-    """Return the data if ``path`` is None. Otherwise write the data to the file ``path`` and return None."""
+    """Return the data if ``path`` is None. If ``path`` is not None, write the data to the file ``path`` and return None."""
     if path is None:
         return data
     with writing(path):

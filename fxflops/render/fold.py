@@ -28,8 +28,8 @@ class Fold:
         return f"{parent}{dot}{self.name}"
 
     def label(self) -> tuple[str, str, str]:
-        """Return the name, the class, and a note. The note has the number of folded modules if it is above 1. It also has the number of
-        calls, unless each module was called once."""
+        """Return the name, the class, and a note. The note has the number of folded modules if it is above 1. The note also has the number
+        of calls, unless each module was called once."""
         row, notes = self.row, []
         if self.count > 1:
             notes.append(f"x{self.count} (each)")
@@ -95,8 +95,8 @@ def fingerprint(row: TreeRow) -> Hashable:
 
 
 def mean(rows: Sequence[TreeRow]) -> TreeRow:
-    """Merge identical rows into one row. Its time is the mean of the rows' times, and its peak is the highest of the rows' peaks. Merge
-    their children likewise."""
+    """Merge identical rows into one row. The merged row's time is the mean of the rows' times, and the merged row's peak is the highest of
+    the rows' peaks. Merge their children likewise."""
     if len(rows) == 1:
         return rows[0]
     return rows[0]._replace(

@@ -90,8 +90,8 @@ def _group(tiles: Sequence[Tile], i: int, kind_of: Sequence[int]) -> tuple[int, 
 def icicle_chart(root: Block, metric: Metric, names: Sequence[str], about: str, most_tiles: int | None = None) -> Chart:
     """Return the chart of a metric. ``names`` are the names of the values to add up, one for each phase.
 
-    With ``most_tiles``, the chart has about this number of tiles. Some of these tiles are too small to see, or belong to modules that are
-    too deep to show. A script shows such tiles when the user opens a module.
+    With ``most_tiles``, the chart has about this number of tiles. Some tiles are too small to see, or belong to modules that are too deep
+    to show. A script shows such tiles when the user opens a module.
     """
     drawn = _drawn(root, names)
     if drawn is None:

@@ -1,4 +1,4 @@
-"""The data of a report's page. This module also makes the compact form in which the page contains the data.
+"""The data of a report's page. The module also makes the compact form in which the page contains the data.
 
 The compact form has limits for calls, modules and states of memory. Above a limit, the page omits the cheapest calls, adds the deepest
 modules to their parents, or keeps only some states of memory. The page says so. Measured numbers are rounded to six digits. Ints are exact.
@@ -199,8 +199,8 @@ def thinned(states: Sequence[Moment], most: int, always: int) -> list[int]:
 
 
 def place_of_peak(memory: MemoryTimeline) -> int:
-    """Return the position of the state to mark as the peak. This is the highest state in the module where memory peaked or, if there is
-    none, the highest state of all."""
+    """Return the position of the state to mark as the peak. The peak is marked at the highest state in the module where memory peaked or,
+    if there is none, the highest state of all."""
     inside = [i for i, state in enumerate(memory.states) if state.path == memory.peak_at]
     return max(inside or range(len(memory.states)), key=lambda i: memory.states[i].total, default=0)
 

@@ -87,7 +87,7 @@ def _unit(known: dict[str, Any], values: Iterable[Any]) -> str:
 
 
 def _width(texts: Iterable[str]) -> str:
-    """Return the LaTeX type of a text column. It is "l", or a type with a fixed width, which breaks long texts into lines."""
+    """Return the LaTeX type of a text column. The type is "l", or a type with a fixed width, which breaks long texts into lines."""
     long = [text for text in texts if len(text) > LONG]
     return "l" if not long else r"p{0.15\linewidth}" if any(" " in text for text in long) else r"p{0.3\linewidth}"
 

@@ -48,7 +48,8 @@ class Part(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """A key that is equal for parts that do the same work. It is the class of the modules or, if the class is only a container, the label."""
+        """A key that is equal for parts that do the same work. The key is the class of the modules or, if the class is only a container,
+        the label."""
         return self.row.cls if self.modules and self.row.cls not in CONTAINERS else self.label
 
 

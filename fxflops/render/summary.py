@@ -371,6 +371,6 @@ def _repeats(of: Timing) -> str:
 
 
 def _spread(median: float, low: float, high: float) -> str:
-    """Return the lowest and the highest time as text. Both have the unit of the median; the unit itself is left out."""
+    """Return the lowest and the highest time as text. The two times have the unit of the median time; the unit itself is left out."""
     unit = units.seconds(median).split()[-1]
     return f"{units.seconds(low, unit).split()[0]}-{units.seconds(high, unit).split()[0]}"

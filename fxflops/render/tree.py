@@ -25,7 +25,7 @@ LABEL_ROOM = 30
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of the tree. It has the branches drawn before the name (``guide``), the name, the class, and a note such as "x12".
+    """A line of the tree. A line has the branches drawn before the name (``guide``), the name, the class, and a note such as "x12".
 
     ``path`` is the module's path. If ``count`` modules share the line, ``path`` is the path of the first module, ending in the common name
     of all modules. If the line shows a module's own work, ``path`` is the module's path, followed by the name of the work.
@@ -85,7 +85,8 @@ def tree(root: TreeRow, *, width: int | None = None, color: bool = False, **opti
 
 
 def notes_on(root: TreeRow, **options: Unpack[Options]) -> list[str]:
-    """Return the lines below a tree. They say how many modules are deeper than the tree shows, and which requested columns were not measured."""
+    """Return the lines below a tree. The lines below the tree say how many modules are deeper than the tree shows, and which requested
+    columns were not measured."""
     columns = options.get("columns") or ()
     asked = [MODULE_COLUMNS[i].key for i in pick(MODULE_COLUMNS, columns)] if columns else []
     known = {key for row in root.walk() for key, value in module_values(row, root).items() if value is not None}
@@ -157,7 +158,7 @@ def walk(item: Fold, depth: int | None, key: str | None, fold: bool, guide: str 
 
 
 def _label(line: Line, room: int | None, color: bool) -> str:
-    """Return the part of a line to the left of the numbers. It is at most ``room`` cells wide.
+    """Return the part of a line to the left of the numbers. The left part is at most ``room`` cells wide.
 
     If there is too little room, the class is shortened first, then the name. The note is dropped if it leaves fewer than :data:`SHORTEST`
     cells for the name.

@@ -88,7 +88,7 @@ def _slices(counted_run: CountedRun, rows: Sequence[dict[str, Any]], bounds: Seq
 
 
 def _counters(run: Run, rows: Sequence[dict[str, Any]], bounds: Sequence[float]) -> Iterator[Event]:
-    """Yield counter events. They have the allocated bytes before and after each operation, and the peak during the operation.
+    """Yield counter events. The events have the allocated bytes before and after each operation, and the peak during the operation.
 
     Without a graph, yield the live bytes after each call.
     """

@@ -95,8 +95,9 @@ class Comparison(Tabular):
     def to_svg(self, path: Path | None = None, *, x: str = "flops", y: str | None = None) -> str | None:
         """Return a scatter plot as SVG, or write the plot to ``path``. Each model is a point. The axes are two columns of the table.
 
-        The default for ``y`` is the latency if all models were timed. Otherwise it is the number of parameters. An axis that spans a factor
-        of 20 or more is logarithmic. A hollow point is a model with unsteady times. Raises InputError for a column without numbers.
+        The default for ``y`` is the latency if all models were timed. If some models were not timed, ``y`` is the number of parameters. An
+        axis that spans a factor of 20 or more is logarithmic. A hollow point is a model with unsteady times. Raises InputError for a column
+        without numbers.
         """
         return written(picture(self._chart(x, y), self.table.provenance), path)
 

@@ -86,7 +86,7 @@ class CompiledView(View):
 
     @property
     def breaks(self) -> tuple[Break, ...]:
-        """The graph breaks. These are the places in the model's code where a graph ends before the forward ends. Each has torch's reason."""
+        """The graph breaks. Graph breaks are the places in the model's code where a graph ends before the forward ends. Each has torch's reason."""
         return self.run.breaks
 
     @property
@@ -96,7 +96,7 @@ class CompiledView(View):
 
     @property
     def kernels(self) -> tuple[CompiledKernel, ...]:
-        """The kernels that one run calls, in run order. Each has its time in seconds and the modules whose work it does."""
+        """The kernels that one run calls, in run order. Each kernel has its time in seconds and the modules whose work it does."""
         return self.run.kernels
 
     @property

@@ -185,8 +185,8 @@ class Diff(Tabular):
         return f"{TITLES[key][0]} by {kind}{f', {self.phase}' * has_backward}"
 
     def _groups(self) -> Iterator[tuple[str, Mapping[str, Sequence[DiffRow]], int]]:
-        """First yield "module" with the modules, grouped by their path with ``*`` in place of varying numbers. Then yield "operator" with
-        the operators. The last value of each tuple is the number of groups to show."""
+        """First yield "module" with the modules, grouped by their path with ``*`` in place of varying numbers. After the modules, yield
+        "operator" with the operators. The last value of each tuple is the number of groups to show."""
         by_pattern = grouped((pattern(row.key), row) for row in self.modules)
         modules = {rows[0].key if rows[0].key and len(rows) == 1 else name: rows for name, rows in by_pattern.items()}
         yield "module", modules, TOP_MODULES

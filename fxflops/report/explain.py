@@ -29,7 +29,7 @@ MOST_PLACES = 2
 
 
 class Difference(NamedTuple):
-    """Calls of one op that two conventions count differently. It has the FLOPs of these calls under each convention.
+    """Calls of one op that two conventions count differently. Each row has the FLOPs of these calls under each convention.
 
     ``paths`` are the modules that made the calls, without repetitions, in run order. ``how_a`` and ``how_b`` describe what the
     conventions count.
@@ -127,7 +127,7 @@ class Explanation(Tabular):
         return [(*row[:-2], *map(_brief, row[-2:])) for row in self.table.rows]
 
     def _narrow(self, limit: int) -> Iterator[str]:
-        """Yield three lines for each row. This is for a terminal that is too narrow for the table."""
+        """Yield three lines for each row. The three lines are for a terminal that is too narrow for the table."""
         name = max(map(len, (self.a, self.b)))
         number = max(len(f"{flops:,}") for row in self.rows for flops in (row.flops_a, row.flops_b))
         for row in self.rows:

@@ -78,9 +78,9 @@ class GatheredReport(Tabular):
     """The combined reports of all processes. The ``to_*`` methods export ``table``, which has a row for each process.
 
     ``ranks`` has a row for each process, in rank order. ``complete`` is True if all reports are complete. ``modules`` is None unless a
-    report of the same work in one process was passed to ``gather``. If so, ``modules`` compares each module's FLOPs with that report. The
-    optimizer is the entry "(optimizer)". The paths in ``modules`` omit wrappers such as DistributedDataParallel. ``memory`` has the bytes
-    at each process's peak by category. ``provenance`` is from rank 0's report.
+    report of the same work in one process was passed to ``gather``. With such a report, ``modules`` compares each module's FLOPs with that
+    report. The optimizer is the entry "(optimizer)". The paths in ``modules`` omit wrappers such as DistributedDataParallel. ``memory`` has
+    the bytes at each process's peak by category. ``provenance`` is from rank 0's report.
     """
 
     model: str
@@ -161,7 +161,7 @@ class GatheredReport(Tabular):
 
     @cached_property
     def _unmatched(self) -> str:
-        """The reason why the repeated work is unknown. It is unknown if no module is in both reports; otherwise the result is ""."""
+        """The reason why the repeated work is unknown. The repeated work is unknown if no module is in both reports; otherwise the result is ""."""
         rows = self.modules or {}
         rows = {path: row for path, row in rows.items() if path not in ("", OPTIMIZER)} or rows
         if not rows or any(row.needed and row.flops for row in rows.values()):

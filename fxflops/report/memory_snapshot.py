@@ -22,7 +22,7 @@ UNKNOWN: Event = {"action": "snapshot", "addr": 0, "size": 0, "stream": 0, "fram
 
 
 def memory_snapshot(counted_run: CountedRun) -> dict[str, Any]:
-    """Return a snapshot with every allocation of the run, in order. It also has the storages that are alive at the end of the run.
+    """Return a snapshot with every allocation of the run, in order. The snapshot also has the storages that are alive at the end of the run.
 
     The frames of an allocation name the operation that allocated the tensor, and the modules that contain this operation. For a tensor that
     was alive before the run, a frame has the tensor's name. Raises InputError if the report does not store single allocations.

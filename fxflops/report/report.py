@@ -232,7 +232,7 @@ class Report(View):
 
     @property
     def unsteady(self) -> str:
-        """A text that says why the times are unreliable. It is "" if the times are steady, or if nothing was timed."""
+        """A text that says why the times are unreliable. The text is "" if the times are steady, or if nothing was timed."""
         return unsteady(self._run, self.total_time)
 
     @property
@@ -367,7 +367,8 @@ class Report(View):
     def by_operator(self, phase: str = "forward") -> Rows[OperatorRow]:
         """Return a row of sums for each operator, by the operator's name. The operator with the most FLOPs is first.
 
-        The row ``(no op)`` has the time of graph nodes that compute nothing. Such a node is e.g. an input, an index into a tuple, or a shape.
+        The row ``(no op)`` has the time of graph nodes that compute nothing. A node that computes nothing is e.g. an input, an index into a
+        tuple, or a shape.
         """
         return operator_table(self._counted_run, phase)
 
@@ -419,7 +420,7 @@ class Report(View):
 
     @property
     def collectives(self) -> Table:
-        """The collectives of this process, by module and phase. Each has its operation, its group, the bytes sent and received, and its seconds.
+        """The collectives of this process, by module and phase. Each row has the operation, the group, the bytes sent and received, and the seconds.
 
         A process group is named after its mesh dimension. The bytes are the fewest that any algorithm must transfer for the operation (see
         ``docs/distributed.md``). For example, a ring algorithm transfers this number. The seconds end when the call returns; an
@@ -501,7 +502,7 @@ class Report(View):
         ``device`` is a name, a Device, or "auto" for the device of the run. ``phase`` is as for :meth:`by_module`.
         Attention is counted only for the query-key pairs that the mask allows, even if the report itself counts all pairs. The values of
         some masks are unknown. In a ``count``, this happens if the mask is computed from weights or is on the meta device. For such a mask,
-        the bound assumes that no pairs are computed. It includes only the time to move bytes, and the result says so.
+        the bound assumes that no pairs are computed. The bound for such a mask includes only the time to move bytes, and the result says so.
         """
         least, exact = (self._counted_as_computed(attention) for attention in ("least", "exact"))
         unread = sum(
@@ -528,9 +529,9 @@ class Report(View):
         ``device`` is a name or a Device. ``launch="graph"`` predicts only device time, as in a CUDA graph. With ``launch="eager"``,
         each kernel also waits until the host has launched it. ``calibration`` has measured kernel speeds, e.g. from
         :func:`fxflops.calibrate`. The default is fxflops's own calibration of the card, or of the most similar cards. If no
-        calibration covers a call, the call's predicted time is its roofline bound. The prediction states the expected error. It also states
-        which share of the time is predicted for calls without a calibration. Use ``count(..., device="cuda")`` to make the report.
-        Otherwise the prediction assumes the kernels of the report's own device, and the result says so.
+        calibration covers a call, the call's predicted time is its roofline bound. The prediction states the expected error. The prediction
+        also states which share of the time is predicted for calls without a calibration. Use ``count(..., device="cuda")`` to make the
+        report. Otherwise the prediction assumes the kernels of the report's own device, and the result says so.
 
         >>> print(report.predict("H100 SXM"))  # doctest: +SKIP
         """
@@ -552,7 +553,8 @@ class Report(View):
         )
 
     def reserved(self, device: str | Device, *, gpus: int = 1, allocator: CachingAllocator | None = None) -> Reserved:
-        """Predict the memory in bytes that CUDA's caching allocator reserves for the run on a device. Also predict whether this memory fits.
+        """Predict the memory in bytes that CUDA's caching allocator reserves for the run on a device. :meth:`reserved` also predicts
+        whether this memory fits.
 
         ``device`` is a name or a Device. ``gpus`` is the number of GPUs in the job, which determines the size of NCCL's buffers. To
         change torch's default settings, pass an empty :class:`~fxflops.prediction.CachingAllocator` as ``allocator``.
@@ -589,11 +591,11 @@ class Report(View):
         return {}
 
     def mfu(self, device: str | Device = "auto") -> float | None:
-        """Return the model FLOPs utilization (MFU). This is 2 x MACs of forward and backward, divided by the time and by the device's peak FLOP/s.
+        """Return the model FLOPs utilization (MFU). MFU is 2 x MACs of forward and backward, divided by the time and by the device's peak FLOP/s.
 
         The time is that of forward and backward, or under ``profile``, of the whole block. Returns None and warns if the run was not timed
         on this device, or if it was faster than a measured peak. The warning says why. For a device from the table or a device that you
-        defined, the result may be above 1. If so, a warning says that the device's peak is too low.
+        defined, the result may be above 1. If the MFU is above 1, a warning says that the device's peak is too low.
         """
         return self._mfu(device, asked=True)
 
@@ -810,8 +812,8 @@ class Report(View):
         return report
 
     def _with_torch(self) -> Report:
-        """Return this report. If this report was read without torch, its functions are only names. In this case, import torch and read the
-        report again."""
+        """Return this report. If this report was read without torch, its functions are only names. If the functions are only names, import
+        torch and read the report again."""
         if self._data is None:
             return self
         import torch  # noqa: F401
@@ -821,7 +823,7 @@ class Report(View):
     def _users_counts(self) -> dict[int, Counted]:
         """Return the counts by the user's formulas, by call index.
 
-        These counts are made under the base convention. A file can store them, because they are valid under every convention.
+        The counts by the user's formulas are made under the base convention. A file can store them, because they are valid under every convention.
         """
         from ..counting.counts import users_counts
 

@@ -1,4 +1,4 @@
-"""Make the tables of a counted run. One table has the operations in run order. The other tables have sums, and are also mappings."""
+"""Make the tables of a counted run. One table has the operations in run order. The tables with sums are also mappings."""
 
 from __future__ import annotations
 

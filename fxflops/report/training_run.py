@@ -18,7 +18,7 @@ class TrainingRun:
 
     ``flops_per_token`` is 2 x MACs of forward and backward, per token. ``peak`` is the device's peak in FLOP/s for ``dtype``.
     ``six_nd_hours`` is the estimate with 6 x ``params`` FLOPs per token. For a mixture of experts, the estimate uses ``active_params``
-    instead of ``params``. This is the number of parameters used per token.
+    instead of ``params``. ``active_params`` is the number of parameters used per token.
     """
 
     tokens: float

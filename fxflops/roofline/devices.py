@@ -2,7 +2,7 @@
 
 Bounds of listed GPUs assume that data comes from memory. A call whose data is still in the L2 cache may be faster than its bound. For
 example, an H100 adds 8 MB of bf16 in 4.2 us from L2, but needs at least 7.5 us from memory. L2 speeds are not used, because datasheets do
-not state them. Also, weights that are read once per step are not in the L2 cache.
+not state them. L2 speeds would also not help: weights that are read once per step are not in the L2 cache.
 
 Peaks are dense: half of a datasheet's numbers "with sparsity". "f32" is the peak without TF32, "tf32" the peak with TF32. "f16" and
 "bf16" accumulate in f32, as is PyTorch's default. "i8" is in operations/s. If a device has matrix units for a dtype, the peak is the peak
@@ -81,8 +81,8 @@ class Device:
         return max(self.peaks.values()) if known is None else self.peaks[known]
 
     def bandwidth_of(self, nbytes: int) -> float:
-        """Return the highest bytes/s for a call that moves ``nbytes``. This is the speed of the largest cache that these bytes fill, or
-        else of memory."""
+        """Return the highest bytes/s for a call that moves ``nbytes``. The highest speed is the speed of the largest cache that these bytes
+        fill, or else of memory."""
         if not self.caches or nbytes > self.caches[-1][0]:
             return self.bandwidth
         filled = [speed for size, speed in self.caches if size <= nbytes]

@@ -94,7 +94,8 @@ def device_for(wanted: str | Device, place: str, dtypes: Iterable[str] = ("f32",
     device is not listed, its ceilings are measured for ``dtypes``. A Device that the user made is the device of the run if its name is the
     name that torch reports, e.g. by torch.cuda.get_device_name ("cpu" for the CPU).
 
-    Raises InputError for a name that is not listed. Also raises InputError for "auto" if the device is neither listed nor in this machine.
+    Raises InputError for a name that is not listed. The function also raises InputError for "auto" if the device is neither listed nor in
+    this machine.
     """
     where, hardware = parts_of(place)
     if isinstance(wanted, Device):

@@ -128,8 +128,8 @@ class Roofline(Tabular):
     - ``latency``: the model's own seconds in this phase.
     - ``mfu``: the time that 2 x MACs need at the peak, divided by ``latency``.
     - ``missing``: the number of calls without a formula. The bounds include only the bytes of these calls.
-    - ``unread``: the number of attention calls whose mask has no values, as on meta. Such a mask might hide all pairs, so the bounds
-      include only the bytes of these calls.
+    - ``unread``: the number of attention calls whose mask has no values, as on meta. A mask without values might hide all pairs, so the
+      bounds include only the bytes of these calls.
 
     ``latency`` and ``mfu`` are None if the run was not timed on this device. The result is then only a lower bound of the time.
     """
@@ -154,7 +154,7 @@ class Roofline(Tabular):
 
     @property
     def bound_seconds(self) -> float:
-        """The least latency if calls run one after the other. This is the sum of the lower bounds of the calls."""
+        """The least latency if calls run one after the other. The latency is then the sum of the lower bounds of the calls."""
         return self.total.bound_seconds
 
     def by_bound(self) -> Rows[Row]:

@@ -105,7 +105,7 @@ def nbytes(spec: Spec) -> int:
 
 
 def compute_dtype(call: Call) -> str:
-    """Return the dtype that decides how fast a call is. This is the narrowest dtype of the call's real and complex tensors, e.g. "f16".
+    """Return the dtype that decides how fast a call is. The deciding dtype is the narrowest dtype of the call's real and complex tensors, e.g. "f16".
 
     Under autocast this is the output's dtype, since the arguments are still f32. Return "i8" for quantized tensors. If all tensors have
     integer dtypes, return "i8" if any of them has an 8-bit dtype, else "".

@@ -65,9 +65,9 @@ def mfu(
     """Return the model FLOPs utilization (https://arxiv.org/abs/2204.02311, appendix B).
 
     The MFU is a time divided by the measured time: the time that 2 x MACs of forward and backward need at the peaks of their dtypes.
-    ``timings`` are the times of the forward and the backward. With ``block``, the time of a profiled block is used as the measured time. It
-    includes data loading and the optimizer's step. With ``executed``, the forward work that gradient checkpointing recomputes is added. The
-    result is then the hardware FLOPs utilization (HFU).
+    ``timings`` are the times of the forward and the backward. With ``block``, the time of a profiled block is used as the measured time.
+    The time of a block includes data loading and the optimizer's step. With ``executed``, the forward work that gradient checkpointing
+    recomputes is added. The result is then the hardware FLOPs utilization (HFU).
 
     Return None if a phase ran but was not timed, or if the run was on another device. With ``asked``, also warn in these cases. If the
     result is above 1 and the peak is from a table or from the user, warn and return the result. If the result is above 1 and the peak was
@@ -152,8 +152,8 @@ def _row(counted: Counted, device: Device, tf32: TF32) -> Row:
 
 
 def _work(counted: Counted) -> int:
-    """Return the number of operations to divide by the peak. These are the FLOPs or, if larger, 2 x MACs, as in quantized and integer
-    contractions."""
+    """Return the number of operations to divide by the peak. The operations are the FLOPs or, if larger, 2 x MACs, as in quantized and
+    integer contractions."""
     return max(2 * counted.macs, counted.flops)
 
 

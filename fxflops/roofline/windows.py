@@ -107,8 +107,8 @@ def _gaps(given: Mapping[str, Any], whole: Any, out: Any) -> int:
 
 
 def _dims_of(whole: Spec, out: Spec) -> int:
-    """Return the number of dims with windows, which is at most 3. These are all dims except the leading dims, which are equal in ``whole``
-    and ``out``."""
+    """Return the number of dims with windows, which is at most 3. Dims with windows are all dims except the leading dims, which are equal
+    in ``whole`` and ``out``."""
     same = 0
     while same < len(whole) and whole[same] == out[same]:
         same += 1

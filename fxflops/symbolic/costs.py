@@ -56,7 +56,7 @@ def in_words(ranges: Iterable[Range]) -> str:
 
 
 class Cell(NamedTuple):
-    """For one quantity, a piece of the domain. It has the range of each size, and each key's polynomial in these ranges."""
+    """For one quantity, a piece of the domain. The piece has the range of each size, and each key's polynomial in these ranges."""
 
     ranges: tuple[Range, ...]
     costs: Mapping[Key, Polynomial]
@@ -99,7 +99,8 @@ class SizedCosts:
         operator: str | None = None,
         **sizes: Any,
     ) -> Any:
-        """Return the value of a quantity at these sizes. It is an int if the sizes are ints, and an array of exact integers if the sizes are arrays.
+        """Return the value of a quantity at these sizes. The value is an int if the sizes are ints, and an array of exact integers if the
+        sizes are arrays.
 
         Args:
             what: "flops", "macs", "activations", "bytes", "param_bytes" or "memory".

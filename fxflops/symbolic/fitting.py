@@ -1,4 +1,5 @@
-"""``closed_form``. It counts a model at a few sizes, fits polynomials to the costs, and checks the polynomials at other sizes."""
+"""``closed_form``. The function ``closed_form`` counts a model at a few sizes, fits polynomials to the costs, and checks the polynomials at
+other sizes."""
 
 from __future__ import annotations
 
@@ -125,8 +126,8 @@ def form_of(samples: Samples, scanned: Samples, attention: str) -> ClosedForm:
 
 
 def _is_whole(samples: Samples, scanned: Samples, cells: Sequence[Cell]) -> bool:
-    """Return whether the pieces cover all lengths of each size. They must reach from the smallest allowed length to the largest length that
-    was tried."""
+    """Return whether the pieces cover all lengths of each size. The pieces must reach from the smallest allowed length to the largest
+    length that was tried."""
     for i, size in enumerate(samples.sizes):
         ranges = [cell.ranges[i] for cell in cells]
         if any(each.period > 1 for each in ranges) or min(each.first for each in ranges) > (size.least or 1):
@@ -197,7 +198,7 @@ class Samples:
         self.calls = 0
 
     def at(self, point: tuple[int, ...]) -> Sample:
-        """Return the costs at a point. These are the quantities in :data:`SUMMED` for each key, and the peak memory."""
+        """Return the costs at a point. The costs are the quantities in :data:`SUMMED` for each key, and the peak memory."""
         if point not in self._found:
             report = self.first if point == self.example else self._counted(point)
             self._found[point] = _costs(report)
@@ -346,7 +347,8 @@ def _check(
 
 
 def _inside(pieces: Sequence[Piece], periods: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return points inside a piece of the domain. These are the smallest point, points at which one size is at its largest, and random points."""
+    """Return points inside a piece of the domain. The points are the smallest point, points at which one size is at its largest, and random
+    points."""
     rng = random.Random(0)
     low = tuple(piece.first for piece in pieces)
     points = [low, *((*low[:i], piece.last, *low[i + 1 :]) for i, piece in enumerate(pieces))]

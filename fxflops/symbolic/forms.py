@@ -22,7 +22,8 @@ ATTENTION = "attention"
 
 
 class ClosedForm(SizedCosts):
-    """The FLOPs, MACs, activations and bytes of a model as polynomials in its named sizes. They are exact for the sizes in a stated domain.
+    """The FLOPs, MACs, activations and bytes of a model as polynomials in its named sizes. The polynomials are exact for the sizes in a
+    stated domain.
 
     ``flops``, ``macs``, ``activations``, ``bytes``, ``param_bytes`` and ``memory`` are sympy expressions for the forward pass.
     ``backward_flops`` and ``training_flops`` (forward plus backward) exist only if the form was made with ``backward=True``.

@@ -141,7 +141,7 @@ class Steps:
         return StepCosts(self.run(1, past).total_flops, self.least_macs(1, past))
 
     def _short_costs(self, layers: RepeatedLayers, past: int) -> StepCosts:
-        """Run a step without its repeated layers, and return the costs of the step. Both costs are -1 if the model cannot run without these
+        """Run a step without its repeated layers, and return the costs of the step. The costs are -1 if the model cannot run without these
         layers."""
         inputs = (
             self._inputs(1, past) if self._short_writes is None else self._inputs_of(1, past, self._short_cache(past))
@@ -208,7 +208,7 @@ class Steps:
         return copy_on_meta(self._caches[past])
 
     def _written(self, past: int) -> Any:
-        """Return the cache after ``past`` tokens. It is built from the recorded writes of a prompt and of the step that follows the prompt.
+        """Return the cache after ``past`` tokens. The cache is built from the recorded writes of a prompt and of the step that follows the prompt.
 
         Return None if a cache built from the recorded writes differs from the cache that the prompt or the step really left.
         """

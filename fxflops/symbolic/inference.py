@@ -29,8 +29,8 @@ class Speculative:
     """Speculative decoding. In each round, a draft model proposes tokens. The model accepts each of these tokens with a probability.
 
     ``tokens`` is the expected number of tokens per round: 1 + a + ... + a^n, where n is the number of proposed tokens and a is the
-    ``acceptance`` (https://arxiv.org/abs/2211.17192, equation 1). ``flops`` are the FLOPs of the first round after the prompt. They include
-    the draft model and the model, and cover the whole batch. ``per_token_seconds`` is a lower bound; None without a device.
+    ``acceptance`` (https://arxiv.org/abs/2211.17192, equation 1). ``flops`` are the FLOPs of the first round after the prompt. The FLOPs
+    include the draft model and the model, and cover the whole batch. ``per_token_seconds`` is a lower bound; None without a device.
     """
 
     draft: str
@@ -59,9 +59,10 @@ class Serving:
     "memory".
 
     ``predicted_first_token_seconds`` and ``predicted_per_token_seconds`` come from :meth:`Report.predict`, for the whole batch in one
-    process. The first predicts the prefill. The second is the mean for the first and the last decode step. Both predictions are None if no
-    kernels of the device or of a similar device were measured. ``predicted_error`` is the mean error of predictions for single kernels of a
-    decode step. ``predicted_copy_seconds`` is the part of ``predicted_per_token_seconds`` in which ``generate()`` copies its cache.
+    process. The first predicts the prefill. The second is the mean for the first and the last decode step. The two predicted times are None
+    if no kernels of the device or of a similar device were measured. ``predicted_error`` is the mean error of predictions for single
+    kernels of a decode step. ``predicted_copy_seconds`` is the part of ``predicted_per_token_seconds`` in which ``generate()`` copies its
+    cache.
 
     ``step_flops`` and ``step_bytes`` have one entry per decode step. There is one step fewer than new tokens, because the prefill gives
     the first token. ``prefill_bytes`` and ``step_bytes`` are the fewest bytes that must be moved: all weights once, plus the cache. A
@@ -71,7 +72,7 @@ class Serving:
     window. ``cache_bytes_per_token`` is the growth of each sequence's cache for the first token after the prompt.
     ``last_cache_bytes_per_token`` is the growth for the last token.
 
-    ``dtype`` is the dtype of the largest product. FLOPs follow ``attention``. If it is known which attention pairs the masks keep, the
+    ``dtype`` is the dtype of the largest product. FLOPs follow ``attention``. If the attention pairs that the masks keep are known, the
     times include only these pairs ("exact"), whatever ``attention`` is.
     """
 
@@ -286,9 +287,9 @@ def _serving(
 def earlier_objects_frozen() -> Iterator[None]:
     """Let the garbage collector scan only objects created in this block.
 
-    serving() makes many counts. Without this function, the garbage collector would take a fifth of the time. It would scan all objects that
-    torch and transformers create when they are imported. If the user has already frozen objects, this function does nothing. Otherwise its
-    gc.unfreeze() would also unfreeze the user's objects.
+    serving() makes many counts. Without this function, the garbage collector would take a fifth of the time. The collector would scan all
+    objects that torch and transformers create when they are imported. If the user has already frozen objects, this function does nothing.
+    If it did something, its gc.unfreeze() would also unfreeze the user's objects.
     """
     is_ours = not gc.get_freeze_count()
     if is_ours:

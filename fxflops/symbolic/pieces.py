@@ -1,8 +1,8 @@
 """Find the ranges of one size in which all costs are polynomials. The model is counted only at a few lengths.
 
-If a stride or a window rounds the size, costs are polynomials only over lengths that have the same remainder when divided by a number. This
-number is the period. If a model behaves differently from some length on, e.g. because of a sliding window, the range is divided into
-several pieces. The ends of the pieces are found by bisection.
+If a stride or a window rounds the size, costs are polynomials only over lengths that have the same remainder when divided by a number. The
+number by which lengths are divided is the period. If a model behaves differently from some length on, e.g. because of a sliding window, the
+range is divided into several pieces. The ends of the pieces are found by bisection.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class Recurrence(NamedTuple):
     distance: int
 
     def allows(self, period: int, example: int) -> bool:
-        """Return whether the period fits the special lengths. It fits if the lengths in steps of ``period`` from the example are all
-        special, or if none of them is."""
+        """Return whether the period fits the special lengths. The period fits if the lengths in steps of ``period`` from the example are
+        all special, or if none of them is."""
         return period % self.distance == 0 or (example - self.length) % math.gcd(period, self.distance) != 0
 
 
@@ -123,7 +123,8 @@ def cover(costs: Costs, low: int, high: int, likely: Sequence[int] = ()) -> list
 
 
 def values_along(costs: Costs, pieces: Sequence[Piece], key: tuple[str, str, str]) -> list[tuple[int, ...]]:
-    """For one key, return the numbers at each length of the pieces. They come from the polynomials through the costs at the nodes of each piece."""
+    """For one key, return the numbers at each length of the pieces. The numbers come from the polynomials through the costs at the nodes of
+    each piece."""
     found: list[tuple[int, ...]] = []
     for piece in pieces:
         through = interpolation([piece.nodes])
@@ -136,7 +137,7 @@ def values_along(costs: Costs, pieces: Sequence[Piece], key: tuple[str, str, str
 def _many(costs: Costs, example: int, low: int, high: int) -> list[Piece]:
     """Return the example's piece and the pieces next to it. Return [] if the example's piece is a single length, or if no piece is next to it.
 
-    This function is for costs with many pieces. For example, a sort has one piece for each power of two.
+    ``_many`` is for costs with many pieces. For example, a sort has one piece for each power of two.
     """
     middle = _piece(costs, example, low, high, 1)
     if middle.first == middle.last:
@@ -370,7 +371,7 @@ def _leaps(start: int, end: int, step: int, seen: Sequence[int]) -> list[int]:
     """Return lengths to check from ``start`` to ``end``, in growing, irregular leaps.
 
     For each number in :data:`ROUND`, the result contains a multiple of the number, a length just before a multiple, and a length just after
-    a multiple. Each of these three is left out if the range has no such length, or if ``seen`` already has one.
+    a multiple. A multiple or a length next to it is left out if the range has no such length, or if ``seen`` already has one.
     """
     rng, leap, at = random.Random(0), 1, start
     lengths = range(start + step, end + (1 if step > 0 else -1), step)

@@ -70,8 +70,8 @@ def interpolation(nodes: Sequence[Sequence[int]]) -> Callable[[Sequence[int]], P
 def extrapolation(nodes: tuple[int, ...], at: int) -> tuple[list[int], int]:
     """A polynomial is known by its values at ``nodes``. Return integer weights and a divisor that give its value at ``at``.
 
-    The value at ``at`` is the weighted sum of the values at ``nodes``, divided by the divisor. The polynomial itself is not built. Its
-    coefficients are fractions, and computing them would take most of the time of a comparison.
+    The value at ``at`` is the weighted sum of the values at ``nodes``, divided by the divisor. The polynomial itself is not built. The
+    polynomial's coefficients are fractions, and computing them would take most of the time of a comparison.
     """
     exact = [
         math.prod((Fraction(at - other, node - other) for other in nodes if other != node), start=Fraction(1))

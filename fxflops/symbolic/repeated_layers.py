@@ -18,7 +18,8 @@ NUMBERS = frozenset({bool, int, float, str, type(None)})
 
 
 class NoFirst(FxflopsError):
-    """A skipped layer was called too early. It returns the result of the first layer of its group, but this layer had not been called yet."""
+    """A skipped layer was called too early. A skipped layer returns the result of the first layer of its group, but this layer had not been
+    called yet."""
 
 
 class RepeatedLayers:

@@ -55,7 +55,8 @@ def estimate(
         closed_form: the model's closed form with ``backward=True``. Its sizes are batch and sequence length, or only the sequence length.
             For the trainer "fxflops", the closed form is then evaluated for each length, instead of counting the model.
 
-    Raises InputError for an unknown trainer. Also raises InputError if the source does not have the data that the trainer's formula needs.
+    Raises InputError for an unknown trainer. The function also raises InputError if the source does not have the data that the trainer's
+    formula needs.
     """
     return _estimates([trainer], Source(source, images, closed_form), lengths)[0]
 

@@ -1,4 +1,5 @@
-"""The data that trainers' formulas read from a model. These are the sizes in its config, its parameters by term, and its true count."""
+"""The data that trainers' formulas read from a model. The data are the sizes in the model's config, the model's parameters by term, and its
+true count."""
 
 from __future__ import annotations
 
@@ -78,8 +79,8 @@ class Source:
 
     @property
     def provenance(self) -> str:
-        """Where the numbers come from. This is the provenance of the report or, if the numbers are computed now, a description of this
-        environment."""
+        """Where the numbers come from. The source is the provenance of the report or, if the numbers are computed now, a description of
+        this environment."""
         if isinstance(self._given, Report):
             return self._given.provenance
         return environment_of(torch.device("meta"), "", False).provenance
@@ -272,8 +273,8 @@ SHARED = ("n_shared_experts", "num_shared_experts")
 
 
 def read(config: Any, *names: str, default: int | None = None) -> int:
-    """Return the value of the first of these fields that the config has. If it has none of them, return the default. Raises InputError if
-    there is no default."""
+    """Return the value of the first of these fields that the config has. If the config has none of these fields, return the default. Raises
+    InputError if there is no default."""
     for name in names:
         found = getattr(config, name, None)
         if isinstance(found, int):

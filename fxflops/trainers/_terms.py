@@ -1,4 +1,4 @@
-"""The FLOPs of a step by a trainer's formula, term by term. Also compares the terms of two trainers."""
+"""The FLOPs of a step by a trainer's formula, term by term. The module also compares the terms of two trainers."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Estimate(Tabular):
 
 
 class Difference(NamedTuple):
-    """A term for which two trainers differ. It has the FLOPs by each trainer's formula, and what each trainer counts."""
+    """A term for which two trainers differ. The term has the FLOPs by each trainer's formula, and what each trainer counts."""
 
     term: str
     flops_a: int

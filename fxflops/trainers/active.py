@@ -12,7 +12,7 @@ from ._source import Source, module_term
 
 
 class ActiveParameters(NamedTuple):
-    """The number of parameters active per token, by each of the two definitions in use. Also has the total number of parameters.
+    """The number of parameters active per token, by each of the two definitions in use. ``ActiveParameters`` also has the total number of parameters.
 
     ``with_tables`` includes the router, the input table and the output table. ``without_input_table`` excludes the input table, which
     multiplies nothing. If the output layer shares the input table, the table is included. Mistral and Qwen publish ``with_tables``, OpenAI

@@ -20,7 +20,8 @@ DELTA_RULE = ("linear_num_value_heads", "linear_key_head_dim", "linear_value_hea
 
 
 def terms(source: Source, lengths: tuple[int, ...]) -> Terms:
-    """Return 6 x parameters x tokens, without the input table and the vision encoder. Also return the attention scores of every pair of tokens."""
+    """Return 6 x parameters x tokens, without the input table and the vision encoder. The terms also have the attention scores of every
+    pair of tokens."""
     tokens, squares = sum(lengths), sum(length**2 for length in lengths)
     # torchtitan rounds the experts' active parameters down.
     active = {name: int(n) for name, n in source.active_parameters.items() if name not in ("input table", "vision")}
