@@ -23,8 +23,8 @@ class ScriptProfile:
     """Profile the ``with`` block as :class:`fxflops.profile` does, with the models that its code makes.
 
     The models are found at the first call of a module with parameters. The profiled models are the models that are reachable from the
-    caller's variables. They are profiled from there on, so ``report`` covers neither imports nor model construction. If no such module is
-    called, it covers everything. ``lines`` is as for ``profile``.
+    caller's variables. The models are profiled from this call on, so ``report`` covers neither imports nor model construction. If no such
+    module is called, it covers everything. ``lines`` is as for ``profile``.
     """
 
     def __init__(self, lines: bool = False) -> None:

@@ -60,8 +60,8 @@ class profile:
         detail: "operations" observes everything. "modules" times module calls and steps, but observes nothing else. "steps" times only
             the outermost calls of the models, i.e. the steps. With "modules" or "steps", the loop runs almost at full speed, but the report
             has no counts and no memory. Only the steps of ``optimizer`` are then timed as optimizer steps.
-        lines: whether to sample which lines of your code take the time (``report.by_line()``). This needs ``pip install pyinstrument``.
-            With ``detail="steps"``, the loop runs about as fast as without a profile.
+        lines: whether to sample which lines of your code take the time (``report.by_line()``). Sampling lines needs ``pip install
+            pyinstrument``. With ``detail="steps"``, the loop runs about as fast as without a profile.
 
     Raises InputError for models that are not modules. :class:`profile` also raises InputError if inputs are passed, because the code in the
     block runs the models itself.

@@ -25,7 +25,7 @@ from torch.utils.data import dataloader as _dataloader
 
 
 class Nobody:
-    """A class without instances. It stands in for a class or function that this torch does not have."""
+    """A class without instances. The class stands in for a class or function that this torch does not have."""
 
 
 # From each optional name to whether this torch has the name.

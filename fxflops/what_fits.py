@@ -528,8 +528,8 @@ def _checkpointed(model: nn.Module, modules: Mapping[str, nn.Module], names: Seq
 def _watched(name: str, module: nn.Module, forward: Callable[..., Any], writes: dict[str, str]) -> Callable[..., Any]:
     """Wrap the forward of a module. If a recomputation changes state, the wrapped forward notes the reason in ``writes``.
 
-    The state consists of buffers, plain attributes, and Python's and numpy's random generators. It excludes batch norms, which
-    :data:`CHECKPOINT_NORMS` handles. If a forward writes the same values each time, it may be recomputed.
+    The state consists of buffers, plain attributes, and Python's and numpy's random generators. The watched state excludes batch norms,
+    which :data:`CHECKPOINT_NORMS` handles. If a forward writes the same values each time, it may be recomputed.
     """
     paths, _ = modules_of(module)
     holders = [(path, holder) for holder, path in paths.items() if not _is_norm(holder)]

@@ -1,4 +1,5 @@
-"""Drop-in replacements for other counters. They have the same names, signatures, return values and printed text, but count with fxflops."""
+"""Drop-in replacements for other counters. The replacements have the same names, signatures, return values and printed text, but fxflops
+does the counting."""
 
 from importlib import import_module
 from importlib.util import find_spec

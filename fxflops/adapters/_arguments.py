@@ -92,7 +92,7 @@ def inputs_of(
 
 
 def filled(model: nn.Module, shape: tuple[int, ...], value: float) -> torch.Tensor:
-    """Return a tensor in which every element is ``value``. Its dtype and device are taken from the model's first parameter."""
+    """Return a tensor in which every element is ``value``. The dtype and device of the tensor are taken from the model's first parameter."""
     if not all(isinstance(size, int) for size in shape):
         given = ", ".join(type(size).__name__ for size in shape)
         raise of_kind(

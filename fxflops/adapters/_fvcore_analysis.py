@@ -36,7 +36,8 @@ CONVENTION = "fvcore"
 
 
 def charged(inputs: list[Value], outputs: list[Value]) -> int:
-    """Mark an operator that the convention counts. The number for this operator is then read from the report. This handle is never called."""
+    """Mark an operator that the convention counts. The number for this operator is then read from the report. The handle of such an
+    operator is never called."""
     raise NotImplementedError
 
 

@@ -115,7 +115,7 @@ class FlopsProfiler:
 
     @property
     def report(self) -> Report:
-        """The fxflops report of the last profiled call of the model. It has tables, file exports, and the list of uncounted operations."""
+        """The fxflops report of the last profiled call of the model. The report has tables, file exports, and the list of uncounted operations."""
         report = self._profiled().report
         if report is None:
             raise of_kind(

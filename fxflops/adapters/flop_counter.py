@@ -150,7 +150,7 @@ class FlopCounterMode:
 
 
 class _FlopCounterMode(TorchDispatchMode):
-    """The dispatch mode of a counter. This is a separate class because torch.library registers rules for the class of a mode."""
+    """The dispatch mode of a counter. The dispatch mode is a separate class because torch.library registers rules for the class of a mode."""
 
     supports_higher_order_operators = True
 
@@ -224,8 +224,8 @@ class _FlopCounterMode(TorchDispatchMode):
 class _Modules:
     """The running modules. As in the original, a name is the class of the outermost module, followed by attribute names.
 
-    The metadata of each autograd node stores the names of the modules that were running when the node was created. These
-    names keep no tensor and no node alive.
+    The metadata of each autograd node stores the names of the modules that were running when the node was created. The stored names keep no
+    tensor and no node alive.
     """
 
     def __init__(self) -> None:

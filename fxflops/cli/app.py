@@ -59,7 +59,7 @@ python_format = warnings.formatwarning
 
 
 class Commands(TyperGroup):
-    """The group of commands. It prints an FxflopsError as a message and exits with a code."""
+    """The group of commands. The group prints an FxflopsError as a message and exits with a code."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         try:

@@ -249,7 +249,7 @@ LIBRARIES = {"timm": _of_timm, "torchvision": _of_torchvision, "hf": _of_transfo
 def _own(place: str, attribute: str, on_meta: bool) -> Loaded:
     """Load ``attribute`` of a file or module: a model, or a function that returns a model, (model, args) or (model, args, kwargs).
 
-    In such a tuple the model may be any callable, e.g. ``(model.generate, ids)``.
+    In a tuple such as (model, args), the model may be any callable, e.g. ``(model.generate, ids)``.
     """
     name = f"{place}:{attribute}"
     module = _imported(place, attribute)

@@ -226,7 +226,7 @@ class Asked:
     def card(self) -> Device | None:
         """The card that ``device`` names; None for a torch device or no device.
 
-        Raises InputError for a name that can be neither a card nor a torch device. This check does not import torch.
+        Raises InputError for a name that can be neither a card nor a torch device. Checking the name does not import torch.
         """
         found = None if self.device is None else listed(self.device)
         if found is None and self.device is not None and not MAY_BE_OF_TORCH.fullmatch(self.device):

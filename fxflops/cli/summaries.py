@@ -30,7 +30,7 @@ def summary(
 ) -> None:
     """Show a table of a model's modules with their shapes, parameters and MACs, and the model's totals below the table.
 
-    MODEL may be a saved report. Otherwise the model is counted without computing anything or allocating weights.
+    MODEL may be a saved report. If MODEL is not a saved report, the model is counted without computing anything or allocating weights.
     """
     pick(MODULE_COLUMNS, columns)
     report = report_of(model, asked)

@@ -32,12 +32,13 @@ class Convention:
     complex numbers, the base cost is in real operations. By default, the operation has its base cost. Tools that count only the operations
     they list use :func:`nothing`.
 
-    ``modules`` is for tools that hook modules. It returns the rule of a module class; None if the tool ignores the class. The
-    charge of a rule covers all modules inside the charged module. If a module without children also has a formula in
-    ``rows``, the charge is added to the cost from that formula.
+    ``modules`` is for tools that hook modules. ``modules`` returns the rule of a module class; None if the tool ignores the class. The
+    charge of a rule covers all modules inside the charged module. If a module without children also has a formula in ``rows``, the charge
+    is added to the cost from that formula.
 
-    ``registered`` returns the formula that a user registered with the tool itself for an operation. This formula overrides
-    everything except formulas that users register with fxflops. It also counts operations without a base formula.
+    ``registered`` returns the formula that a user registered with the tool itself for an operation. The formula registered with the tool
+    overrides everything except formulas that users register with fxflops. The formula registered with the tool also counts operations
+    without a base formula.
 
     Under every convention, MACs come from the base formulas. A formula that a user registers with fxflops replaces the
     convention's formulas, rules and charges. If a user's formula returns a Cost with MACs, the conventions in :data:`IN_MACS` use these

@@ -1,8 +1,8 @@
 """The count of ptflops 0.7.5 (https://github.com/sovrasov/flops-counter.pytorch) with its second backend, "aten".
 
 ptflops adds up the multiply-accumulates of mm, addmm, bmm and convolution as torch dispatches these operators, and 1
-for each bias that they add. This covers linear layers, matmul, einsum and RNNs. All other operators count 0, e.g.
-scaled_dot_product_attention, baddbmm and a product by a vector.
+for each bias that they add. Linear layers, matmul, einsum and RNNs are made of these operators, so they are counted. All other operators
+count 0, e.g. scaled_dot_product_attention, baddbmm and a product by a vector.
 
 ptflops's own number depends on the kernel that torch chooses; the count here does not. On a CPU, torch computes an LSTM of float32 tensors in
 a single kernel, and the tool skips this kernel. Here the LSTM counts the products that torch computes for it on other devices. A program may

@@ -1,4 +1,4 @@
-"""Extrapolate a deep model from two or three shallow ones. This works if all layers add the same work and memory."""
+"""Extrapolate a deep model from two or three shallow ones. Extrapolation works if all layers add the same work and memory."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ Key = tuple[Any, ...]
 
 
 class Reading(dict[str, float]):
-    """The values that a meter measured since its last reading. They print as one line: step, loss, tokens/s, TFLOP/s, MFU, memory.
+    """The values that a meter measured since its last reading. A Reading prints as one line: step, loss, tokens/s, TFLOP/s, MFU, memory.
 
     ``step`` is the number of steps so far, and ``loss`` is the loss passed to :meth:`Meter.read`. ``memory`` is the peak of reserved bytes
     on this rank's GPU, and ``share_of_memory`` is their share of the GPU's memory. ``memory`` and ``share_of_memory`` are None on other devices.

@@ -18,7 +18,7 @@ MARK = "fxflops node "
 
 
 class KernelMeter(Meter):
-    """A meter that marks each node for torch.profiler. Its ``profile`` must be on while the nodes run.
+    """A meter that marks each node for torch.profiler. The ``profile`` of the meter must be on while the nodes run.
 
     The times are measured by torch.profiler. A time is the time of a kernel or, if torch.profiler does not see the accelerator's kernels,
     the self time of an operator.

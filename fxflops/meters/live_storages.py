@@ -434,7 +434,7 @@ class LiveStorages:
     ) -> None:
         """Track call arguments that no observed call has made: they existed before the run.
 
-        Tensors that the user made before a profiled block are tracked only here. They get ``category`` ("" for none), unless they
+        Tensors that the user made before a profiled block are tracked only here. The arguments get ``category`` ("" for none), unless they
         are parameters or are labelled later. With ``device``, tensors on other devices are skipped. The storages of these arguments count
         from the beginning of the run, unless they may have been made within the run without an observed call. Memory shared with numpy or
         another process, and tensors for which ``was_there`` is False, count from now on.

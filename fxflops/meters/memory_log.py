@@ -145,7 +145,7 @@ class MemoryLog:
         self._bytes_met += nbytes
 
     def move_met_to_beginning(self) -> None:
-        """Rewrite the log as if the met storages had been added before the first call. Their later changes stay where they are."""
+        """Rewrite the log as if the met storages had been added before the first call. The later changes of these storages are not moved."""
         if self._met:
             self.move_to_beginning(self._met, only_first=True)
             self._met = set()

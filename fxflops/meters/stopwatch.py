@@ -159,7 +159,7 @@ class PhaseTimes:
                 pass
 
     def next_step(self) -> dict[str, float]:
-        """Begin a step; return its seconds by phase, which grow until the next step begins. They include loading the step's batch."""
+        """Begin a step; return its seconds by phase, which grow until the next step begins. The seconds include loading the step's batch."""
         self.flush()
         self.parts, self._of_next_step = self._of_next_step, {}
         return self.parts

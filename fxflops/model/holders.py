@@ -1,7 +1,8 @@
 """Track which objects reference a model's tensors. The references show which tensors a run frees by replacing them.
 
-A forward may replace a mask, a cache or a running mean in an attribute, a list or an object. This frees the memory of the old
-tensor. The tensor's reference count does not drop to 0, because the model's snapshot keeps a reference, to restore the tensor after the run.
+A forward may replace a mask, a cache or a running mean in an attribute, a list or an object. Replacing a tensor frees the memory of the old
+tensor. The tensor's reference count does not drop to 0, because the model's snapshot keeps a reference, to restore the tensor after the
+run.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ POSITIONAL, NAMED = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.K
 
 
 def is_program(model: Any) -> bool:
-    """Return whether a model is an ``ExportedProgram``. This does not import torch.export, since the import would take a second."""
+    """Return whether a model is an ``ExportedProgram``. The check does not import torch.export, since the import would take a second."""
     exported = sys.modules.get("torch.export.exported_program")
     return exported is not None and isinstance(model, exported.ExportedProgram)
 
@@ -167,7 +167,7 @@ class _Body(NamedTuple):
 
 
 class Part(nn.Module):
-    """A module of the exported model. Its class is a subclass with the original class's name."""
+    """A module of the exported model. The class of a Part is a subclass with the original class's name."""
 
     def __init__(self, upcoming: _Next) -> None:
         super().__init__()
@@ -576,7 +576,7 @@ def _nodes_in(value: Any) -> list[fx.Node]:
 
 
 def _is_guard(node: fx.Node) -> bool:
-    """Return whether a node only checks the inputs. Such nodes are skipped, since :meth:`Program.check` checks the inputs."""
+    """Return whether a node only checks the inputs. Nodes that only check the inputs are skipped, since :meth:`Program.check` checks the inputs."""
     return node.op == "call_module" and node.target == "_guards_fn"
 
 

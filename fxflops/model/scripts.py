@@ -1,8 +1,8 @@
 """Make the submodule calls inside TorchScript visible to hooks.
 
 TorchScript's interpreter calls submodules itself, so Python hooks do not run. In a copy of the script, one operator runs before each call
-of a submodule's forward, and another operator runs after it. These operators only call the submodule's hooks. The copy shares the user's
-parameters and buffers; the user's own graphs do not change.
+of a submodule's forward, and another operator runs after it. The inserted operators only call the submodule's hooks. The copy shares the
+user's parameters and buffers; the user's own graphs do not change.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _marks() -> torch.library.Library:
 
 
 def with_calls_seen(script: ScriptModule) -> ScriptModule:
-    """Return a copy of a script that calls its submodules' hooks. If it has no submodules or cannot be copied, return the script."""
+    """Return a copy of a script that calls its submodules' hooks. If the script has no submodules or cannot be copied, return the script."""
     if not script._modules or script._forward_hooks or script._forward_pre_hooks:
         return script
     _marks()

@@ -63,9 +63,9 @@ LARGEST_ARRAY = 2**26
 class Snapshot:
     """The state of a model and its inputs at the time of the snapshot. :meth:`rewind` restores this state, any number of times.
 
-    The snapshot saves the class and attributes of every module, a few levels deep, and the inputs. This includes all containers, objects,
-    arrays, random generators and tensors in them. The snapshot also saves the attributes of the modules' classes, the globals of their
-    files, and the states of the global generators.
+    The snapshot saves the class and attributes of every module, a few levels deep, and the inputs. The saved state includes all containers,
+    objects, arrays, random generators and tensors in them. The snapshot also saves the attributes of the modules' classes, the globals of
+    their files, and the states of the global generators.
 
     The bytes of a parameter are copied only when it is passed to :meth:`before_write`. :meth:`before_write` is called before a call writes
     to the parameter's memory or shares this memory. With ``copies_on_write`` this applies to all tensors, until :meth:`keep_all`.
@@ -398,7 +398,7 @@ def _is_same_value(value: Any, before: Any) -> bool:
 
 
 def _users(hooks: dict[Any, Any]) -> dict[Any, Any]:
-    """Return the user's hooks. Their keys are numbers; fxflops's own hooks, also in other threads, have other keys."""
+    """Return the user's hooks. The keys of the user's hooks are numbers; fxflops's own hooks, also in other threads, have other keys."""
     return {key: hook for key, hook in [*hooks.items()] if isinstance(key, int)}
 
 

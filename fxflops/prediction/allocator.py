@@ -564,7 +564,7 @@ class _Region(NamedTuple):
 
 
 class _Past:
-    """The memory of an allocator at an earlier moment. It starts with the end of a recording; events are then undone one by one."""
+    """The memory of an allocator at an earlier moment. A _Past starts with the end of a recording; events are then undone one by one."""
 
     def __init__(self) -> None:
         self.regions: dict[int, _Region] = {}
@@ -603,7 +603,7 @@ class _Past:
             self.taken[before] = address - before
 
     def give_back(self, address: int, nbytes: int) -> None:
-        """Unmap ``nbytes`` bytes from ``address`` on. The other addresses of their region stay mapped."""
+        """Unmap ``nbytes`` bytes from ``address`` on. All other addresses of the same region stay mapped."""
         start = self._region_of(address)
         region = self.regions.pop(start)
         if address > start:

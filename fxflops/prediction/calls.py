@@ -96,7 +96,7 @@ def collective_of(op: str, ranks: int | None, nbytes: int) -> Kernel | None:
 
 
 def _product(counted: Counted, out: Spec, dtype: str) -> Kernel | None:
-    """Return the kernel of a matrix product. Its inner dimension is the number of multiply-accumulates per element of the result."""
+    """Return the kernel of a matrix product. The inner dimension of the product is the number of multiply-accumulates per element of the result."""
     if counted.macs % out.numel():
         return None  # the call consists of several products, e.g. a recurrent layer
     inner = counted.macs // out.numel()

@@ -263,9 +263,10 @@ class Search:
         )
 
     def _effects_of(self, group: list[str]) -> list[Effect]:
-        """Return the effects of modules that are not nested. One count is enough if all of them can be checkpointed.
+        """Return the effects of modules that are not nested. One count is enough if all of the modules can be checkpointed.
 
-        Otherwise one module of each kind is tried alone. If it cannot be checkpointed, all modules of this kind are left out.
+        If some cannot be checkpointed, one module of each kind is tried alone. If this module cannot be checkpointed either, all modules of
+        this kind are left out.
         """
         trial = self._trial(group)
         if trial is not None:

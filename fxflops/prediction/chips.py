@@ -43,7 +43,7 @@ class Chip(NamedTuple):
       assumed to have the H200's 132 multiprocessors, because their peaks imply it.
     - B200: 148 multiprocessors (chipsandcheese.com/p/nvidias-b200-keeping-the-cuda-juggernaut) and 126 MB of L2 (NVIDIA's Blackwell tuning
       guide). B300 has 148 multiprocessors, GB200 and GB300 have 152, by device properties in public kernel tests and tuning notes (FlashInfer,
-      among others). Their L2 is assumed to be as large as the B200's.
+      among others). The L2 cache of B300, GB200 and GB300 is assumed to be as large as the B200's.
     """
 
     architecture: str

@@ -12,7 +12,7 @@ the fastest combination, as a library's heuristic does:
 - L2 cache: each tile reads its rows and columns of the operands from L2.
 - Another kernel adds up the parts of the inner dimension.
 
-The first three times overlap. They are combined by a p-norm, which lies between their maximum and their sum.
+The first three times overlap. The overlapping times are combined by a p-norm, which lies between their maximum and their sum.
 """
 
 from __future__ import annotations

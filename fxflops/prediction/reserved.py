@@ -6,7 +6,8 @@ and frees them. Memory that is not in tensors is added:
 - cuBLAS's workspaces. Each thread that multiplies matrices has one: the thread of the forward, and autograd's thread. A workspace has
   8,519,680 bytes, or 32 MiB from Hopper on (``aten/src/ATen/cuda/CublasHandlePool.cpp`` of torch; ``Device.workspace``). cuBLASLt, which
   computes products with a bias, has another workspace of 1 MiB. The 48 runs in ``benchmarks/results/gpu/snapshots.jsonl.gz`` have these sizes.
-- The CUDA context with torch's kernels, and NCCL's buffers: :data:`CONTEXT` and :data:`NCCL`. They do not come from the allocator.
+- The CUDA context with torch's kernels, and NCCL's buffers: :data:`CONTEXT` and :data:`NCCL`. The CUDA context and NCCL's buffers do not
+  come from the allocator.
 
 Temporary buffers of kernels are not included, because their sizes are unknown. For example, the buffer of cuDNN's convolutions depends on
 the algorithm that cuDNN chooses.

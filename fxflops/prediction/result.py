@@ -113,7 +113,7 @@ class Prediction(Tabular):
     def error(self) -> float | None:
         """The mean error of the families that were used, weighted by their seconds; None if no such family has a known error.
 
-        This is the error for single operations that were not used in the fits. Over a whole model, errors partly cancel.
+        ``error`` is the error for single operations that were not used in the fits. Over a whole model, errors partly cancel.
         """
         weights = self._seconds_with_error()
         total = sum(weights.values())

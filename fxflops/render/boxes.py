@@ -42,7 +42,8 @@ class Box:
 def boxes(root: TreeRow, nodes: Sequence[GraphNode], by: str, depth: int | None = None) -> Box:
     """Return the box of the whole model, with ``depth`` levels of modules inside. ``by`` is the name of the cost of each box.
 
-    A node that computes nothing, has no parameters and joins no tensors is omitted. Its input edges are connected to its output edges.
+    A node that computes nothing, has no parameters and joins no tensors is omitted. The input edges of an omitted node are connected to its
+    output edges.
     """
     if depth is not None:
         return _Builder(root, nodes, depth).build(by)

@@ -182,7 +182,7 @@ def without_zeros(text: str) -> str:
 
 
 def ink_on(colour: str) -> str:
-    """Return dark or white, whichever is legible as text on this colour. It depends on the colour's luminance (WCAG 2.2)."""
+    """Return dark or white, whichever is legible as text on this colour. Which of the two is legible depends on the colour's luminance (WCAG 2.2)."""
     weights = zip((1, 3, 5), (0.2126, 0.7152, 0.0722), strict=True)
     light = sum(weight * (int(colour[i : i + 2], 16) / 255) ** 2.2 for i, weight in weights)
     return "#1b1f27" if light > 0.2 else "#ffffff"

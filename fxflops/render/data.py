@@ -85,8 +85,8 @@ class GraphNode(NamedTuple):
 class CompiledRun(NamedTuple):
     """The run of a compiled model, compared with the eager run.
 
-    ``speedup`` is the eager latency divided by the compiled latency. ``losers`` are the modules that compiling did not make faster. They
-    are unknown if the kernels' times are ``unsteady``.
+    ``speedup`` is the eager latency divided by the compiled latency. ``losers`` are the modules that compiling did not make faster.
+    ``losers`` are unknown if the kernels' times are ``unsteady``.
     """
 
     run: Compiled

@@ -95,7 +95,7 @@ class Tabular(View):
         return replace(table, columns=chosen, rows=cells, chosen=columns is not None)
 
     def to_dataframe(self) -> pandas.DataFrame:
-        """Return a ``pandas.DataFrame`` of the raw values. Its columns have the keys as names, e.g. ``flops``, ``seconds``.
+        """Return a ``pandas.DataFrame`` of the raw values. The columns of the data frame are named by their keys, e.g. ``flops``, ``seconds``.
 
         Raises InputError if pandas is not installed.
         """
@@ -147,7 +147,7 @@ class Tabular(View):
     def to_latex(self, path: Path | None = None) -> str | None:
         """Return a ``tabular`` environment for LaTeX's package booktabs. With ``path``, write it to this file instead.
 
-        It has the same columns as :meth:`to_markdown`. The notes become comments.
+        The ``tabular`` has the same columns as :meth:`to_markdown`. The notes become comments.
         """
         table = self._as_table()
         return written(latex(*table._narrow(), table.provenance, table.notes), path)

@@ -1,4 +1,4 @@
-"""The report as a block of HTML that needs no other file. It has a collapsible module tree and sortable tables."""
+"""The report as a block of HTML that needs no other file. The block has a collapsible module tree and sortable tables."""
 
 from __future__ import annotations
 

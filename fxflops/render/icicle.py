@@ -49,7 +49,7 @@ class _Drawn:
 def blocks(tiles: Sequence[Tile], metrics: Sequence[Metric]) -> Block:
     """Return the block of the root. Inside it, identical consecutive modules share a block.
 
-    Modules are identical if they have the same class, the same counts and identical children. Their times and memory may differ.
+    Modules are identical if they have the same class, the same counts and identical children. The times and memory of identical modules may differ.
     """
     inside: list[list[int]] = [[] for _ in tiles]
     for i, tile in enumerate(tiles):

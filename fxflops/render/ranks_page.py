@@ -142,7 +142,7 @@ def _by_part(ranks: Sequence[RankFigures], amount: Amounts) -> dict[str, float]:
 
 
 def _cards(ranks: Sequence[RankFigures], found: Mapping[str, Amounts]) -> Iterable[Card]:
-    """Yield a card with the number of ranks, and a card for each quantity. It shows the sum or the mean over all ranks, and the largest
+    """Yield a card with the number of ranks, and a card for each quantity. A card shows the sum or the mean over all ranks, and the largest
     value."""
     count = sum(rank.ranks for rank in ranks)
     kinds = "all equal" if len(ranks) == 1 else f"{len(ranks)} kinds" if len(ranks) < count else ""

@@ -198,7 +198,7 @@ def _slope(data: RooflineData, axes: _Axes, part: float) -> tuple[float, float]:
 
 
 def _dot(dot: Dot, longest: float) -> str:
-    """Return the dot of a call. The dot's area grows with the call's time. Its shape shows which ceiling limits the call."""
+    """Return the dot of a call. The dot's area grows with the call's time. The shape of the dot shows which ceiling limits the call."""
     op, radius = dot.op, 2.5 + 8 * math.sqrt(dot.seconds / longest)
     title = f"<title>{escaped_lines(_about(dot))}</title>"
     x, y, kind = percent(dot.x), percent(dot.y), f'class="dot by-{op.binds}"'

@@ -58,7 +58,8 @@ def grid(
         units: Pass None for raw numbers, "auto" for readable numbers, or one unit ("G", "MiB", "ms") for the columns that this unit fits.
         tablefmt: a format of tabulate.
         width: the number of cells in a line; by default the terminal's width. If the table is wider, the texts of ``elidable`` columns are
-            shortened, in this order. Then ``expendable`` columns are dropped, and a line below the table names the dropped columns.
+            shortened, in this order. If the table is still too wide, ``expendable`` columns are dropped, and a line below the table names
+            the dropped columns.
     """
     check_units(units)
     check_number("top", top, least=1)
@@ -84,7 +85,7 @@ def grid(
 
 
 def explained(rows: Iterable[Sequence[Any]]) -> list[str]:
-    """Return the notes below a table. They explain special words in the table's rows, e.g. "(host)"."""
+    """Return the notes below a table. The notes explain special words in the table's rows, e.g. "(host)"."""
     words = {word for row in rows for word in row if isinstance(word, str)}
     return [f"{word}: {said}" for word, said in EXPLAINED.items() if word in words]
 

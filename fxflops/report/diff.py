@@ -113,7 +113,7 @@ class DiffRow:
 class Diff(Tabular):
     """A comparison of report ``b`` with report ``a``: ``totals`` by name, and a row for each module and each operator.
 
-    Printing a Diff shows one screen. ``to_html`` makes a page. The other ``to_*`` methods export the table of modules.
+    Printing a Diff shows one screen. ``to_html`` makes a page. All ``to_*`` methods except ``to_html`` export the table of modules.
     """
 
     a: str
@@ -162,9 +162,9 @@ class Diff(Tabular):
     def _tables(self) -> Iterator[tuple[list[str], list[list[str]], str]]:
         """Yield tables of texts, each with a line about the rows that the table omits.
 
-        The first table has the totals. The other tables have the modules, grouped by path pattern, and the operators that differ.
-        Modules and operators are compared by FLOPs. If all FLOPs are equal, the reports are compared by parameters. If all parameters are
-        equal too, they are compared by time.
+        The first table has the totals. All tables after the totals have the modules, grouped by path pattern, and the operators that
+        differ. Modules and operators are compared by FLOPs. If all FLOPs are equal, the reports are compared by parameters. If all
+        parameters are equal too, they are compared by time.
         """
         measured = ((name, change) for name, change in self.totals.items() if change != (None, None))
         yield ["", *NUMBERS], [_line(name, change, TOTALS[name][1]) for name, change in measured], ""

@@ -169,7 +169,7 @@ def _memory_by_module(run: Run, own: Mapping[str, dict[str, float]]) -> dict[str
     parameters' bytes.
 
     Return the bytes that no module allocated, by category. A module's number of parameters does not determine their bytes if parameters
-    have several dtypes or are partly unallocated. Then all parameters are part of the returned bytes.
+    have several dtypes or are partly unallocated. In such a model, the returned bytes include all parameters.
     """
     params, at_peak = run.params or NO_PARAMS, run.memory.by_category
     # True if all parameters have the same number of bytes per element and are alive at the peak.

@@ -21,7 +21,8 @@ AS_TORCHINFO = "fxflops.adapters.torchinfo.summary returns torchinfo's statistic
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ModelSummary(View):
-    """The module tree with shapes, and below the tree the summary of the run. Both are computed from the :class:`Report` ``report``.
+    """The module tree with shapes, and below the tree the summary of the run. The tree and the summary are computed from the
+    :class:`Report` ``report``.
 
     A ModelSummary also has the report's attributes, e.g. ``total_macs`` and ``total_params``, and torchinfo's ``trainable_params``.
     """

@@ -172,7 +172,7 @@ class Report(View):
 
     @property
     def total_int_ops(self) -> int:
-        """Number of operations on integers and booleans in the forward pass. These operations are not FLOPs."""
+        """Number of operations on integers and booleans in the forward pass. Operations on integers and booleans are not FLOPs."""
         return self._counted_run.forward.int_ops
 
     @property
@@ -450,9 +450,9 @@ class Report(View):
     ) -> Report:
         """Return a report of this run that is counted under another convention, with another ``attention`` or with other ``formulas``.
 
-        The model does not run again. ``attention="exact"`` counts the query-key pairs that a mask allows. These pairs are known
-        for causal attention, and for masks whose values could be read. Attention with any other mask is listed in ``missing``.
-        A report read from a file keeps the counts that the user's formulas gave. To replace these counts, pass ``formulas`` for the same ops.
+        The model does not run again. ``attention="exact"`` counts the query-key pairs that a mask allows. The pairs that a mask allows are
+        known for causal attention, and for masks whose values could be read. Attention with any other mask is listed in ``missing``. A
+        report read from a file keeps the counts that the user's formulas gave. To replace these counts, pass ``formulas`` for the same ops.
 
         Raises InputError if the report was read from a file and counted under a convention that the user defined, unless a ``convention`` is passed.
         """
@@ -637,7 +637,7 @@ class Report(View):
         return per_token(self._counted_run, tokens)
 
     def diff(self, other: Report, phase: str = "forward") -> Diff:
-        """Compare ``other`` with this report in total, by module and by operator. Both reports may come from files.
+        """Compare ``other`` with this report in total, by module and by operator. ``other`` and this report may both come from files.
 
         ``phase`` is as for :meth:`by_module`. Raises InputError if ``other`` is not a Report.
         """
@@ -853,8 +853,8 @@ class Report(View):
         The last column is the provenance. In a timed report, two columns precede the provenance: the model's latency and, if the times are
         unreliable, the reason.
 
-        A spreadsheet reads text as a formula if the text starts with ``= + - @``, a tab or a line break. Such text gets a leading
-        apostrophe.
+        A spreadsheet reads text as a formula if the text starts with ``= + - @``, a tab or a line break. Text that would become a formula
+        gets a leading apostrophe.
         """
         return self.table.to_csv(path)
 

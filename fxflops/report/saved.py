@@ -13,7 +13,7 @@ This is version 1 of the schema. Counts are ints, times are in seconds, and memo
   A call also has a count: ``cost`` is ``{macs, muls, adds, others}`` or null; ``rule`` is a reason or
   ``{"formula": name, "counts": description}``; ``missing`` is the reason why there is no cost; ``integer`` is a bool.
 - ``charges``: the modules that the convention charges in addition to the calls, in the same form as ``calls``.
-- ``users``: the counts by the user's formulas, by call index. These counts are valid under every convention.
+- ``users``: the counts by the user's formulas, by call index. Counts by the user's formulas are valid under every convention.
 - ``scopes``: every call of a module: ``path``, ``cls``, ``params``, ``args``, ``kwargs``, ``out``, ``has_children``, ``settings``,
   ``seconds`` (under ``profile``, the time of the module without its submodules).
 - ``modules``: ``path``, ``cls``, ``params`` (the number of parameters without submodules), ``keeps`` (the functions among the module's

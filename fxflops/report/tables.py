@@ -152,7 +152,7 @@ def _cells(sums: Sums) -> Cells:
 
 
 def _is_unknown(sums: Sums) -> bool:
-    """Return True if no call has a formula. Then the counts are unknown, so they are shown as None, not as 0."""
+    """Return True if no call has a formula. The counts of a run without any formula are unknown, so they are shown as None, not as 0."""
     return 0 < sums.calls == sums.missing
 
 
@@ -230,7 +230,8 @@ def _memory(phase: str, node: Node | None) -> tuple[int | None, int | None, int 
 def kernel_table(counted_run: CountedRun) -> Table:
     """Return a table with a row for each kernel of each operator, slowest first.
 
-    A kernel's FLOPs are known only if its operator launched no other kernel. Copies and fills of memory do not matter. Otherwise the FLOPs are None.
+    A kernel's FLOPs are known only if its operator launched no other kernel. Copies and fills of memory do not matter. If the FLOPs of a
+    kernel are not known, they are None.
     """
     sums: dict[tuple[str, str], tuple[int, float, int | None]] = {}
     for node in counted_run.run.nodes:

@@ -138,7 +138,7 @@ def _own_operators(counted_run: CountedRun, phase: str) -> dict[str, dict[str, i
 
 
 def _with_outside(root: TreeRow, outside_calls: Sequence[Counted]) -> TreeRow:
-    """Return the root with a separate row for calls outside the model. These calls are removed from the root's own work."""
+    """Return the root with a separate row for calls outside the model. Calls outside the model are removed from the root's own work."""
     if not outside_calls:
         return root
     by_op = sums_of((item.op, item.sums) for item in items_of(outside_calls))

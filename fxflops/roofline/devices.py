@@ -2,7 +2,7 @@
 
 Bounds of listed GPUs assume that data comes from memory. A call whose data is still in the L2 cache may be faster than its bound. For
 example, an H100 adds 8 MB of bf16 in 4.2 us from L2, but needs at least 7.5 us from memory. L2 speeds are not used, because datasheets do
-not state them. L2 speeds would also not help: weights that are read once per step are not in the L2 cache.
+not state them. Another reason is that weights that are read once per step are not in the L2 cache.
 
 Peaks are dense: half of a datasheet's numbers "with sparsity". "f32" is the peak without TF32, "tf32" the peak with TF32. "f16" and
 "bf16" accumulate in f32, as is PyTorch's default. "i8" is in operations/s. If a device has matrix units for a dtype, the peak is the peak

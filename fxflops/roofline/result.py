@@ -272,7 +272,7 @@ def _grouped(
 
 
 def _together(op: str, path: str, rows: Sequence[Row]) -> Row:
-    """Return the sum of several calls. Its ``binds`` is the ceiling whose calls have the largest sum of bounds."""
+    """Return the sum of several calls. ``binds`` of the sum is the ceiling whose calls have the largest sum of bounds."""
     columns: Any = zip(*rows, strict=True) if rows else [()] * len(Row._fields)
     _, _, calls, dtypes, flops, read, written, compute, memory, launch, bounds, binds, seconds = columns
     # Calls run one after the other, so add up the bounds of the calls. The largest of the three summed times would be too low a bound.

@@ -61,8 +61,8 @@ def traffic_of(counted: Counted, each_row: bool = False) -> Traffic:
 def _written_lists(call: Call) -> list[Spec]:
     """Return the tensors that a ``_foreach_`` or ``_fused_`` operator writes in place.
 
-    Such an operator writes the tensors in its first list. A fused optimizer also writes its states, but not the gradients in its
-    second list.
+    A ``_foreach_`` or ``_fused_`` operator writes the tensors in its first list. A fused optimizer also writes its states, but not the
+    gradients in its second list.
     """
     name = getattr(call.target, "__name__", "").partition(".")[0]
     if name.startswith("_foreach_") and name.endswith("_"):

@@ -268,7 +268,7 @@ def _enter_cells(
     """Fit and check the polynomials of one piece of the domain, and add them to ``cells``.
 
     If ``whats`` are all required quantities, bytes and memory are fitted as well. At the smallest sizes, bytes and memory often do not
-    follow the polynomial. They are then fitted only from the example's lengths on. If this fails too, they get no cell.
+    follow the polynomial. In this case, bytes and memory are fitted only from the example's lengths on. If this fails too, they get no cell.
     """
     open_ = [*whats] if whats != REQUIRED else [*QUANTITIES]
     starts = [[piece.first for piece in pieces]]

@@ -36,7 +36,7 @@ class ClosedForm(SizedCosts):
     def expression(
         self, what: str = "flops", *, phase: str = "forward", module: str = "", operator: str | None = None
     ) -> Expr:
-        """Return a quantity as a sympy expression. Its symbols are positive integers with the names of the sizes.
+        """Return a quantity as a sympy expression. The symbols of the expression are positive integers with the names of the sizes.
 
         The arguments are as for :meth:`evaluate`. If the pieces of the domain have different polynomials, the result is a ``Piecewise``.
         """
@@ -71,7 +71,7 @@ class ClosedForm(SizedCosts):
     def to_python(self, what: str = "flops", phase: str = "forward") -> str:
         """Return the source of a Python function that computes a quantity from the sizes.
 
-        The function imports no package. It raises ValueError for sizes outside the domain.
+        The function imports no package. The Python function raises ValueError for sizes outside the domain.
         """
         return python_function(self, what, phase)
 

@@ -59,10 +59,10 @@ class Serving:
     "memory".
 
     ``predicted_first_token_seconds`` and ``predicted_per_token_seconds`` come from :meth:`Report.predict`, for the whole batch in one
-    process. The first predicts the prefill. The second is the mean for the first and the last decode step. The two predicted times are None
-    if no kernels of the device or of a similar device were measured. ``predicted_error`` is the mean error of predictions for single
-    kernels of a decode step. ``predicted_copy_seconds`` is the part of ``predicted_per_token_seconds`` in which ``generate()`` copies its
-    cache.
+    process. ``predicted_first_token_seconds`` predicts the prefill. ``predicted_per_token_seconds`` is the mean for the first and the last
+    decode step. The two predicted times are None if no kernels of the device or of a similar device were measured. ``predicted_error`` is
+    the mean error of predictions for single kernels of a decode step. ``predicted_copy_seconds`` is the part of
+    ``predicted_per_token_seconds`` in which ``generate()`` copies its cache.
 
     ``step_flops`` and ``step_bytes`` have one entry per decode step. There is one step fewer than new tokens, because the prefill gives
     the first token. ``prefill_bytes`` and ``step_bytes`` are the fewest bytes that must be moved: all weights once, plus the cache. A
@@ -198,8 +198,8 @@ def serving(
 ) -> Serving:
     """Return the cost of ``generate()`` for a transformers causal language model, from counts on meta.
 
-    The model is called as ``generate()`` calls it. The prefill computes the logits of the last token of the prompt. Then each decode step
-    computes one token and uses the cache. Choosing the next token from the logits is not included.
+    The model is called as ``generate()`` calls it. The prefill computes the logits of the last token of the prompt. After the prefill, each
+    decode step computes one token and uses the cache. Choosing the next token from the logits is not included.
 
     Args:
         prompt: the number of tokens in each prompt.
@@ -289,7 +289,7 @@ def earlier_objects_frozen() -> Iterator[None]:
 
     serving() makes many counts. Without this function, the garbage collector would take a fifth of the time. The collector would scan all
     objects that torch and transformers create when they are imported. If the user has already frozen objects, this function does nothing.
-    If it did something, its gc.unfreeze() would also unfreeze the user's objects.
+    gc.unfreeze() at the end of the block would unfreeze the user's objects too.
     """
     is_ours = not gc.get_freeze_count()
     if is_ours:

@@ -59,7 +59,8 @@ class Piece(NamedTuple):
 
 
 class Recurrence(NamedTuple):
-    """Special lengths, at which a model behaves differently than at the lengths between. They start at ``length``, every ``distance``."""
+    """Special lengths, at which a model behaves differently than at the lengths between. The first special length is ``length``; the
+    special lengths are ``distance`` apart."""
 
     length: int
     distance: int

@@ -92,7 +92,7 @@ def _keeping(layer: Any, out: list[Any]) -> Callable[..., Any]:
 
 
 class LeftOut(nn.Module):
-    """A module that replaces a layer and copies the layer's plain attributes. Its forward returns ``out[0]``, another layer's result."""
+    """A module that replaces a layer and copies the layer's plain attributes. The forward of a LeftOut returns ``out[0]``, another layer's result."""
 
     def __init__(self, layer: nn.Module | None, out: list[Any]) -> None:
         super().__init__()

@@ -23,7 +23,8 @@ class Size(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A dimension of a tensor. Its length is ``of(length of the size name)``. ``wanted`` is the Dim or the name that the user passed."""
+    """A dimension of a tensor. The length of the dimension is ``of(length of the size name)``. ``wanted`` is the Dim or the name that the
+    user passed."""
 
     dim: int
     name: str

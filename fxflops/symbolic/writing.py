@@ -66,7 +66,7 @@ def _unified(pieces: Sequence[tuple[Sequence[Range], Polynomial]]) -> list[Polyn
 
 
 def _conditions(symbols: Sequence[Any], ranges: Sequence[Range]) -> list[Any]:
-    """Return the conditions that distinguish a piece from the other pieces. They omit the period, which is the same in all pieces."""
+    """Return the conditions that distinguish a piece from the other pieces. The conditions omit the period, which is the same in all pieces."""
     found: list[Any] = []
     for symbol, (first, last, _) in zip(symbols, ranges, strict=True):
         found += [symbol >= first] if first > 1 else []

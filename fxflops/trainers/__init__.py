@@ -52,8 +52,8 @@ def estimate(
             If a formula needs the parameter count, the config's model is built on the meta device. For the trainer "fxflops", this model is counted.
         lengths: the lengths of the batch's sequences, or an int for a batch of one sequence. The default is the lengths in the report's inputs.
         images: the number of patches of each image in the batch. Only verl counts the vision encoder.
-        closed_form: the model's closed form with ``backward=True``. Its sizes are batch and sequence length, or only the sequence length.
-            For the trainer "fxflops", the closed form is then evaluated for each length, instead of counting the model.
+        closed_form: the model's closed form with ``backward=True``. The sizes of the closed form are batch and sequence length, or only the
+            sequence length. For the trainer "fxflops", the closed form is then evaluated for each length, instead of counting the model.
 
     Raises InputError for an unknown trainer. The function also raises InputError if the source does not have the data that the trainer's
     formula needs.

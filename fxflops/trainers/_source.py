@@ -95,7 +95,7 @@ class Source:
 
     @property
     def text(self) -> Any:
-        """The config of the language model. It is nested in the whole config if the model also takes images."""
+        """The config of the language model. The language model's config is nested in the whole config if the model also takes images."""
         return getattr(self.config, "text_config", None) or self.config
 
     @cached_property
@@ -177,7 +177,7 @@ class Source:
     def training_of(self, lengths: tuple[int, ...]) -> Iterator[Training]:
         """Yield counts of forward and backward for the batch's sequences.
 
-        A report with these lengths gives the count of the whole batch. Otherwise each length is counted or evaluated by the closed form.
+        A report with these lengths gives the count of the whole batch. Without such a report, each length is counted or evaluated by the closed form.
         """
         if isinstance(self._given, Report):
             given = self._given.recount("fxflops")

@@ -99,8 +99,8 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Comparison(Tabular):
-    """The terms for which two estimates of a batch differ, the largest difference first. Their differences add up to the difference of the
-    totals."""
+    """The terms for which two estimates of a batch differ, the largest difference first. The differences of the terms add up to the
+    difference of the totals."""
 
     a: Estimate
     b: Estimate

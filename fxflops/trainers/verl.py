@@ -102,7 +102,7 @@ def _feed_forward(kind: str, config: Any) -> dict[str, int]:
 
 
 def _full(kind: str, config: Any) -> list[int]:
-    """Return the indices of the layers with full or windowed attention. The other layers have linear attention."""
+    """Return the indices of the layers with full or windowed attention. All other layers have linear attention."""
     layers = range(config.num_hidden_layers)
     if kind not in HYBRID:
         return [*layers]
