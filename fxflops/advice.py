@@ -114,6 +114,6 @@ _OTHERS: dict[str, dict[tuple[str, ...], str]] = {
 
 
 def for_argument(function: str, name: str) -> str:
-    """Return advice for an argument of another tool that ``function`` does not take; "" if there is no advice for this argument."""
+    """Return advice for an argument that another tool takes but ``function`` does not; "" if there is no advice for this argument."""
     tables = [_OTHERS.get(function, {}), *([_COUNT] if function in ("count", "analyze", "profile", "summary") else [])]
     return next((said for table in tables for names, said in table.items() if name in names), "")

@@ -77,24 +77,24 @@ def analyze(
     optimizer: None = None,
     **unknown: NoReturn,
 ) -> Report:
-    """Trace ``model`` and run it node by node on real tensors; count every operation, and measure its time and memory.
+    """Trace ``model`` and run it node by node on real tensors. Count every operation, and measure its time and memory.
 
     Args:
         model: any ``nn.Module``, on CPU, accelerator or meta. The model's state is restored at the end, also after an error. A
             model from ``torch.compile`` is counted and timed eagerly, and also timed compiled (``report.compiled``).
-            Or any other callable: a function, a method (``model.generate``), a ``functools.partial``, an object such as a
-            pipeline. Modules are searched in the callable's object, closure and arguments, and in the global variables that its
-            code names. A module's path begins with the name of the variable or attribute that holds it (``net``, ``pipe.unet``).
-            For a module's method, paths are as in the module. Everything that the callable reaches is restored, also an
+            ``model`` may also be any other callable: a function, a method (``model.generate``), a ``functools.partial``, an object such as
+            a pipeline. fxflops looks for modules in the callable's object, closure and arguments, and in the global variables that the
+            callable's code names. A module's path begins with the name of the variable or attribute that contains the module (``net``,
+            ``pipe.unet``). For a module's method, paths are as in the module. Everything that the callable reaches is restored, also an
             optimizer that it steps. If the callable runs a backward pass itself, only that backward pass runs and is counted.
         args: the positional inputs as a tuple; anything else is passed as a single positional input.
         kwargs: keyword inputs.
         models: for a callable, the modules to show instead of the modules that the search finds: a single module (paths are as in
             that module), a list, or a mapping by name.
         mode: "eval", "train" or "as_is"; default "eval", or "as_is" with ``backward``.
-        backward: also run, count and measure the backward pass. It starts at the loss if the model returns a loss, else at the sum of
-            the outputs that require a gradient. Gradients are computed for parameters that require gradients, and discarded.
-            Without ``backward`` the model runs under ``no_grad``.
+        backward: also run, count and measure the backward pass. The backward pass starts at the loss if the model returns a loss. If the
+            model returns no loss, the backward pass starts at the sum of the outputs that require a gradient. Gradients are computed for
+            parameters that require gradients, and discarded. Without ``backward`` the model runs under ``no_grad``.
         trace: "symbolic" uses torch.fx.symbolic_trace, "record" records the calls of a real run, and "auto" tries "symbolic" first,
             then "record". If a recorded graph cannot be run again, the report describes the model's own run, without nodes.
         convention: the name of the counting rules; see :func:`list_conventions`.
@@ -102,7 +102,8 @@ def analyze(
             keeps, in scaled_dot_product_attention, flex_attention and their kernels.
         formulas: formulas for this analysis only, ``{target: function}``, with functions as for :func:`formula`.
         repeats: the number of timed runs. 0 skips timing. "auto" repeats until times are stable, at least 5 times (3 times if a run
-            takes 0.1 s), for at most about 2 s. On meta nothing is timed, and peak memory is predicted for the CPU, as by :func:`count`.
+            takes 0.1 s), for at most about 2 s. If the model is on meta, nothing is timed, and peak memory is predicted for the CPU, as by
+            :func:`count`.
         kernels: also run once under torch.profiler, and report each node's kernels with their times
             (``report.nodes[i].kernels``). On CUDA, kernels are from CUPTI; on CPU and mps, operators are reported instead. A compiled
             model is also compiled again in another process, to report its own kernels by module (``report.compiled.by_module()``).
@@ -198,11 +199,12 @@ def count(
     strict: bool = False,
     **unknown: NoReturn,
 ) -> Report:
-    """Count a model's operations without computing them: run the model once on the meta device, without a graph.
+    """Count a model's operations without computing them. The model runs once on the meta device, without a graph.
 
-    ``device`` is the device to count for, "cpu" or "cuda"; this machine need not have it. It decides the kernels of attention,
-    dropout, norms and recurrent layers, the autocast rules, and the device that the model's own code sees. The default is the
-    model's own device, or the CPU for a model on meta. "cuda" is an NVIDIA GPU of compute capability 8.0 or higher (A100, H100, ...).
+    ``device`` is the device to count for, "cpu" or "cuda". This machine does not need to have ``device``. The device decides which kernels
+    attention, dropout, norms and recurrent layers use. The device also decides the autocast rules, and the device that the model's own code
+    sees. The default is the model's own device, or the CPU for a model on meta. "cuda" is an NVIDIA GPU of compute capability 8.0 or higher
+    (e.g. A100 or H100).
 
     ``autocast`` is torch.bfloat16 or torch.float16. The forward pass then runs as under ``torch.autocast(device, autocast)``, on
     any machine: with torch's cast lists for that device
@@ -214,12 +216,12 @@ def count(
     a meta kernel), the model runs on its real tensors instead: then ``report.trace`` says that real tensors were used,
     and ``report.trace_reason`` says why.
 
-    ``optimizer`` needs ``backward=True``. It is a ``torch.optim.Optimizer`` with the model's parameters, or a class or function
-    that makes an optimizer, such as ``torch.optim.AdamW``. The optimizer's step is counted too, and the predicted peak memory
-    includes the optimizer's state. The optimizer itself takes no step.
+    ``optimizer`` needs ``backward=True``. ``optimizer`` is a ``torch.optim.Optimizer`` with the model's parameters, or a class or function
+    that makes an optimizer, such as ``torch.optim.AdamW``. The optimizer's step is counted too, and the predicted peak memory includes the
+    optimizer's state. The optimizer itself takes no step.
 
-    Other arguments and errors are as for :func:`analyze`. InputError is also raised if a run on real tensors needs
-    more than half of the memory.
+    Other arguments and errors are as for :func:`analyze`. InputError is also raised if a run on real tensors would need more than half of
+    the device's memory.
     """
     if unknown:
         raise _not_taken("count", model, unknown, count.__kwdefaults__ or (), INPUTS.format("count"))
@@ -260,7 +262,8 @@ def counted(
 ) -> Report:
     """Count the model like :func:`count`. Counts of the same model, device and formulas within one user call share ``memos``.
 
-    Without ``memos``, results of repeated calls are not reused: this is slow, and tests compare with it.
+    Without ``memos``, the results of repeated calls are computed again. Counting without ``memos`` is slow; tests use it to check the
+    results with ``memos``.
     """
     check_flags(backward=backward, strict=strict)
     optimizer = checked_optimizer(optimizer, backward)
@@ -294,8 +297,8 @@ def summary(
 ) -> ModelSummary:
     """Return a table of the model's modules with input and output shapes, parameters and MACs. The run's totals follow the table.
 
-    The table displays itself at the prompt and in a notebook; in a script, print it. The model runs as in :func:`count`. A weight
-    that several modules share is counted once, in the first of these modules; torchinfo counts it in every module.
+    At the prompt and in a notebook, the table displays itself. In a script, print the table. The model runs as in :func:`count`. If several
+    modules share a weight, the weight is counted once, in the first of these modules. torchinfo counts it in every module.
 
     Args:
         input_size: the shape of the input with its batch dimension, or a list of shapes. The inputs are random numbers from
@@ -308,8 +311,8 @@ def summary(
         mode, kwargs, models: as for :func:`count`; the model may also be any callable.
 
     Raises:
-        InputError: as for :func:`count`. Also raised if both or neither of ``input_size`` and ``input_data`` are passed, and for
-            torchinfo's other arguments, which only ``fxflops.adapters.torchinfo.summary`` takes.
+        InputError: as for :func:`count`. InputError is also raised unless exactly one of ``input_size`` and ``input_data`` is passed, and
+            for arguments of torchinfo that only ``fxflops.adapters.torchinfo.summary`` takes.
     """
     if unknown:
         argument_names = [*inspect.signature(summary).parameters][1:-1]
@@ -375,9 +378,9 @@ def read_trace(
 ) -> Report:
     """Count the operators in a torch.profiler trace, a ``.json`` or ``.json.gz`` file. Nothing is run.
 
-    The report's calls are the operators that a dispatch mode would have seen. A call's time is the time of its kernels on the
-    device; in a CPU trace, it is the operator's own time. A kernel that no operator launched is listed by name in
-    ``report.missing``. Modules are shown only if the trace was recorded ``with_stack=True``. Parameters and memory are None.
+    The report's calls are the operators that a dispatch mode would have seen. The time of a call is the time of its kernels on the device.
+    In a CPU trace, it is the time in the operator itself. A kernel that no operator launched is listed by name in ``report.missing``.
+    Modules are shown only if the trace was recorded ``with_stack=True``. Parameters and memory are None.
 
     Args:
         path: the path of a trace that was recorded with ``record_shapes=True``.

@@ -1,4 +1,5 @@
-"""Calibrate a device: time about thirty operations on it, or take a report's timed operations, and fit the numbers of each kernel family."""
+"""Calibrate a device: fit the numbers of each kernel family to times of operations. The times are measured on the device, for about thirty
+operations, or taken from a report."""
 
 from __future__ import annotations
 
@@ -57,13 +58,15 @@ def calibrate(
 ) -> Calibration:
     """Measure how fast a device's kernels are. The result is for ``report.predict(device, calibration=...)``.
 
-    ``source`` is a device of this machine ("cpu", "cuda:0"): about thirty operations are timed on it, which takes seconds. ``source`` may
-    also be a report with times, from :func:`fxflops.analyze`, :func:`fxflops.profile` or :func:`fxflops.read_trace`: then the times of its
-    operations are used. ``dtypes`` are the dtypes to measure on a device. The default is float32, on a GPU float32 and bfloat16.
+    ``source`` may be a device of this machine ("cpu", "cuda:0"). About thirty operations are then timed on this device, which takes
+    seconds. ``source`` may also be a report with times, from :func:`fxflops.analyze`, :func:`fxflops.profile` or
+    :func:`fxflops.read_trace`: then the times of its operations are used. ``dtypes`` are the dtypes to measure on a device. The default is
+    float32, on a GPU float32 and bfloat16.
 
-    For each family of kernels, the calibration has the fitted numbers of the family's formula, and the mean error on kernels held out of a
-    fit. A family with fewer than three kernels is left out: its operations are predicted to take exactly their roofline bound. Close other
-    programs before you calibrate, because they slow the kernels.
+    For each family of kernels, the calibration stores the fitted numbers of the family's formula. The calibration also stores the formula's
+    mean error on kernels that were not used for a fit. A family with fewer than three measured kernels is left out. The operations of such
+    a family are predicted to take exactly the time of their roofline bound. Close other programs before you calibrate, because they slow
+    the kernels.
 
     Raises InputError for a device that is not here, and for a report without times.
     """
@@ -133,7 +136,8 @@ def _dtypes_of(report: Report) -> list[str]:
 def _measured(
     make: Make, torch_device: torch.device, dtype: torch.dtype, clock: Callable[[Callable[[], Any]], float]
 ) -> list[tuple[Kernel, float]]:
-    """Return an operation's kernel with its seconds by a clock; return an empty list unless the operation has exactly one kernel."""
+    """Return a list with an operation's kernel and the seconds that a clock measured. The list is empty unless the operation has exactly
+    one kernel."""
     with torch.no_grad():
         module, inputs = make(torch_device, dtype)
         report = count(module, inputs)
@@ -144,7 +148,8 @@ def _measured(
 
 
 def _seconds(run: Callable[[], Any], torch_device: torch.device, seconds: float, least: int) -> float:
-    """Return the median seconds of one run. On a CPU the run's tensors are evicted from the caches first, as a model's other layers evict them."""
+    """Return the median seconds of one run. On a CPU, other data is first moved through the caches, as a model's other layers would do
+    between two calls."""
     is_cpu = accelerator_of(torch_device) is None
     wait, runs_per_reading = waiter(torch_device), BURST["cpu" if is_cpu else "accelerator"]
     evicting = torch.zeros(EVICTED, dtype=torch.uint8) if is_cpu else None
@@ -164,7 +169,7 @@ def _seconds(run: Callable[[], Any], torch_device: torch.device, seconds: float,
 
 
 def _host_seconds(torch_device: torch.device) -> float:
-    """Return the seconds that the host takes to launch a kernel so small that the device never makes the host wait."""
+    """Return the seconds that the host takes to launch a kernel. The kernel is so small that the host never waits for the device."""
     module, x = nn.ReLU(), torch.zeros(1, device=torch_device)
     wait = waiter(torch_device)
     wait()
@@ -210,7 +215,8 @@ def _family(
 
 
 def _chip(device: Device, where: str) -> tuple[int, int]:
-    """Return the number of multiprocessors (on a CPU, of torch's threads) and the bytes of the largest cache."""
+    """Return the number of multiprocessors and the bytes of the largest cache. On a CPU, the number of torch's threads replaces the
+    multiprocessors."""
     device_name = parts_of(where)[0]
     if device.name in CHIPS:
         chip = CHIPS[device.name]
@@ -223,7 +229,7 @@ def _chip(device: Device, where: str) -> tuple[int, int]:
 
 
 def _cache_sizes() -> list[str]:
-    """Return the sizes of the CPU's caches as Linux lists them ("32768K"); an empty list on other systems."""
+    """Return the sizes of the CPU's caches in the form that Linux lists ("32768K"). On other systems, return an empty list."""
     texts = [file.read_text().strip() for file in CPU_CACHE.glob("index*/size")]
     return [text for text in texts if text[-1:] in ("K", "M")]
 

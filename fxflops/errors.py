@@ -44,7 +44,7 @@ class FxflopsError(Exception):
 
 @contextmanager
 def worded(words: Mapping[str, str], note: str = "") -> Iterator[None]:
-    """Let fxflops errors from the block print their advice in these words, followed by the note. Each interface has its own words."""
+    """In this block, let fxflops errors print their advice in the words of one interface, followed by the note. Each interface has its own words."""
     try:
         yield
     except FxflopsError as error:
@@ -82,7 +82,7 @@ class RunError(InputError):
     """The model raised an error while it ran on these inputs.
 
     The model's error is the ``__cause__``. The RunError also has the type of the model's error: ``except ValueError`` catches the RunError
-    if the model raised a ValueError. ``node`` is the name of the graph node that raised the error; "" if the model ran without a graph.
+    if the model raised a ValueError. ``node`` is the name of the graph node in which the error was raised; "" if the model ran without a graph.
     """
 
     def __init__(self, message: str, node: str = "") -> None:
@@ -95,8 +95,8 @@ class OutOfMemoryError(FxflopsError):
     """The device has too little memory to run the model on these inputs.
 
     ``except torch.OutOfMemoryError`` also catches this error. ``node`` is the name of the graph node that raised the error, as in
-    :class:`RunError`. ``live`` lists the live tensors, largest first, as in ``report.live_at_peak``. If the run was not observed, e.g. a
-    timed run, ``live`` lists only parameters, buffers, inputs and gradients.
+    :class:`RunError`. ``live`` lists the live tensors, largest first, as in ``report.live_at_peak``. If the run was not observed, as in a
+    run for timing, ``live`` lists only parameters, buffers, inputs and gradients.
     """
 
     def __init__(self, message: str, node: str = "", live: Sequence[Any] = ()) -> None:
@@ -106,11 +106,11 @@ class OutOfMemoryError(FxflopsError):
 
 
 class ClosedFormError(InputError):
-    """A model has no closed form, or a closed form was evaluated for sizes at which it does not hold."""
+    """The model has no closed form, or its closed form was evaluated for sizes for which it does not hold."""
 
 
 class FormulaError(FxflopsError):
-    """A formula cannot be registered, or it raised an error when it was applied to a call."""
+    """A formula cannot be registered, or the formula raised an error when it was applied to a call."""
 
 
 class MissingFormulaError(FxflopsError):
@@ -125,7 +125,7 @@ E = TypeVar("E", bound=FxflopsError)
 
 
 def of_kind(error: E, *kinds: type[BaseException]) -> E:
-    """Return the error with these types added to its class, so that ``except`` clauses for these types catch the error.
+    """Add these types to the class of the error, so that ``except`` clauses for these types catch the error; return the error.
 
     The error is returned unchanged if Python cannot create a class with these bases.
     """
@@ -149,8 +149,8 @@ NOT_TO_RAISE = StopIteration, StopAsyncIteration
 def errors_of_kind(*kinds: type[BaseException]) -> Iterator[None]:
     """Add these types to the class of every fxflops error that the block raises.
 
-    Without ``kinds``, add the type and the attributes of the error that caused the fxflops error. The traceback of the fxflops error starts
-    in this function. The traceback of its cause keeps the frames of the model and of torch.
+    If ``kinds`` is empty, add the type and the attributes of the error that caused the fxflops error. The traceback of the fxflops error
+    starts in this function. The traceback of its cause keeps the frames of the model and of torch.
     """
     try:
         yield
@@ -199,7 +199,7 @@ def renamed(old: str, new: str) -> None:
 
 
 def did_you_mean(name: str, known: Iterable[str], most: int = 4) -> str:
-    """Return `` (did you mean a or b?)`` with at most ``most`` similar known names; "" if no known name is similar.
+    """Return `` (did you mean a or b?)`` with the known names that are most similar, at most ``most`` of them; "" if no known name is similar.
 
     Names that begin with ``name`` come first, the shortest first, then names that resemble ``name``. Only if there are neither, names that
     contain ``name`` are suggested.
@@ -248,7 +248,7 @@ def unknown_arguments(
 
 
 def name_arguments(cls: type) -> None:
-    """Wrap the public methods of a class, so that the error for an unknown argument lists the arguments that the method takes."""
+    """Wrap the public methods of a class. If a method is called with an unknown argument, the error then lists the arguments of the method."""
     methods = {name: each for name, each in inspect.getmembers(cls, inspect.isfunction) if not name.startswith("_")}
     for name, method in methods.items():
         if not hasattr(method, "__wrapped__"):
@@ -256,9 +256,9 @@ def name_arguments(cls: type) -> None:
 
 
 def _naming_arguments(method: Callable[..., Any], methods: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
-    """Wrap a method of a class, so that its TypeError for an unknown argument lists the arguments that it takes.
+    """Wrap a method of a class. If the method is called with an unknown argument, the TypeError then lists the method's arguments.
 
-    ``methods`` are all methods of the class, by name: the error also names the methods that do take the argument.
+    ``methods`` has all methods of the class, by name. The error uses it to name the methods that do take the unknown argument.
     """
 
     @wraps(method)

@@ -116,9 +116,9 @@ class TorchFLOPsByFX:
         """Print a table with a row for each node, in run order. Return all rows with raw values.
 
         ``sort_by`` is the column to sort by ("time", "flops", "mem_delta" ...), largest first. ``top`` is the number of rows to print.
-        ``columns`` are the columns to print. ``where`` maps columns to conditions: only rows whose cell equals the given value, or for
-        whose cell the given function returns True, are printed. ``units="auto"`` prints readable numbers. ``tablefmt`` is a table format of
-        tabulate.
+        ``columns`` are the columns to print. ``where`` maps columns to conditions. A condition is a value that the row's cell must equal,
+        or a function that must return True for the cell. Only rows that meet all conditions are printed. ``units="auto"`` prints readable
+        numbers. ``tablefmt`` is a table format of tabulate.
         """
         from .render.table import result_table
 
@@ -194,10 +194,10 @@ class TorchFLOPsByFX:
 
 
 def _shown_at(nodes: Iterable[Node], graph: fx.GraphModule) -> dict[str, range]:
-    """Return, by the node's name, the indices of the calls whose FLOPs the node's row shows.
+    """For each node, by name, return the indices of the calls whose FLOPs are shown in the node's row.
 
     A comparison of Python numbers is not a call. Its FLOP is counted for the torch._assert that checks the comparison. As in torch_flops,
-    the row of the comparison shows this FLOP if the comparison is a node.
+    this FLOP is shown in the row of the comparison, if the comparison is a node of the graph.
     """
     calls = {node.name: node.calls for node in nodes}
     for node in graph.graph.nodes:

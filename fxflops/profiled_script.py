@@ -1,4 +1,4 @@
-"""Profile a script that makes its own models: they are found when it first calls one."""
+"""Profile a script that makes its own models. fxflops finds the models when the script first calls one of them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from .trace.modes import is_on_top
 class ScriptProfile:
     """Profile the ``with`` block as :class:`fxflops.profile` does, with the models that its code makes.
 
-    At the first call of a module with parameters, the models are those reachable from the caller's variables. They are
-    profiled from there on, so ``report`` covers neither imports nor model construction. If no such module is called, it
-    covers everything. ``lines`` is as for ``profile``.
+    The models are found at the first call of a module with parameters. The profiled models are the models that are reachable from the
+    caller's variables. They are profiled from there on, so ``report`` covers neither imports nor model construction. If no such module is
+    called, it covers everything. ``lines`` is as for ``profile``.
     """
 
     def __init__(self, lines: bool = False) -> None:
@@ -64,8 +64,8 @@ class ScriptProfile:
     def _begin_with(self, module: nn.Module, caller: FrameType) -> None:
         """Start profiling the caller's models, if ``module`` has parameters; otherwise wait for a later call.
 
-        It also waits while a dispatch mode of the script is on (e.g. torch's FlopCounterMode), below which ours can neither end
-        nor begin, and ignores calls of other threads and worker processes.
+        Also wait while a dispatch mode of the script is on (e.g. torch's FlopCounterMode), because fxflops's own mode can neither begin nor
+        end inside it. Ignore calls of other threads and worker processes.
         """
         is_main = self._thread == (os.getpid(), threading.get_ident())
         if self._has_models or not is_main or next(module.parameters(), None) is None or not is_on_top():
@@ -78,7 +78,8 @@ class ScriptProfile:
 
 
 def _models(module: nn.Module, caller: FrameType) -> nn.Module | dict[str, nn.Module]:
-    """Return the models reachable from the caller's variables, and ``module``: by name, or alone if there is just one."""
+    """Return ``module`` and the models that are reachable from the caller's variables, as a dict by name. If there is only one model,
+    return this model."""
     original = original_of(module)  # for a compiled model
     models = {
         name: module if model is original else model

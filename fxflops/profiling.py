@@ -44,26 +44,27 @@ class profile:
     >>> print(p.report)                    # doctest: +SKIP
 
     The code runs once, unchanged, on real tensors and in the models' current modes, and nothing is undone. Steps, phases, modules and
-    operations are timed: by the clock on a CPU, by events on an accelerator. Profiling overhead is excluded from these times and reported
-    separately. Memory is the bytes of live tensor storages.
+    operations are timed. On a CPU they are timed by the clock, on an accelerator by events. Profiling overhead is excluded from these times
+    and reported separately. Memory is the bytes of live tensor storages.
 
     Args:
         models: the models whose modules the report shows: an ``nn.Module``, a sequence of modules, a mapping from names to modules (such as
             ``pipeline.components``; values that are not modules are skipped), or a pipeline or function from which modules can be reached.
             None is for code without a model. Calls outside the models are counted, too.
-        optimizer: a ``torch.optim.Optimizer``, or a list of them, that does not step in the block, but whose state is to be shown in the
-            memory. Optimizers that step in the block are found automatically, with their earlier state. So are backward passes and
-            checkpoint's recomputation.
+        optimizer: a ``torch.optim.Optimizer``, or a list of them, that does not step in the block. The memory then includes its state.
+            Optimizers that step in the block are found automatically, with their earlier state. So are backward passes and checkpoint's
+            recomputation.
         convention, attention, formulas, strict: as for :func:`fxflops.analyze`.
         schedule: which iterations of a loop to observe, to save overhead in a long run: the result of ``torch.profiler.schedule(wait=,
             warmup=, active=)``. The loop must call :meth:`step` after each iteration.
         detail: "operations" observes everything. "modules" times module calls and steps, but observes nothing else. "steps" times only
-            the outermost calls of the models, i.e. the steps. With "modules" or "steps" the loop runs almost at full speed, the
-            report has no counts and no memory, and only the steps of ``optimizer`` are timed as optimizer steps.
+            the outermost calls of the models, i.e. the steps. With "modules" or "steps", the loop runs almost at full speed, but the report
+            has no counts and no memory. Only the steps of ``optimizer`` are then timed as optimizer steps.
         lines: whether to sample which lines of your code take the time (``report.by_line()``). This needs ``pip install pyinstrument``.
             With ``detail="steps"``, the loop runs about as fast as without a profile.
 
-    Raises InputError for models that are not modules, and for inputs: the block runs the models.
+    Raises InputError for models that are not modules. :class:`profile` also raises InputError if inputs are passed, because the code in the
+    block runs the models itself.
     """
 
     def __init__(
@@ -155,7 +156,7 @@ class profile:
         return self
 
     def step(self) -> None:
-        """Mark the end of a loop iteration and the start of the next iteration, as torch.profiler's ``step`` does.
+        """Mark the end of one loop iteration and the start of the next iteration, like ``step`` of torch.profiler.
 
         Raises FxflopsError outside the block.
         """

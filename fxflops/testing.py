@@ -28,9 +28,9 @@ def check_formula(
 ) -> None:
     """Check the formula of an operation against a reference function that computes the same result in plain torch.
 
-    ``op`` and ``reference`` are both called with ``args`` and ``kwargs``, and counted, on the meta device if the code allows it. The
-    formula must count a call of ``op`` as one operation. Its MACs and FLOPs must equal the reference's under the convention "fxflops". The
-    results of ``op`` and ``reference`` must have the same shapes and dtypes.
+    ``op`` and ``reference`` are both called with ``args`` and ``kwargs``, and both calls are counted, on the meta device if possible. The
+    formula must count a call of ``op`` as one operation. The MACs and FLOPs of this operation must equal those of the reference under the
+    convention "fxflops". The results of ``op`` and ``reference`` must have the same shapes and dtypes.
 
     Args:
         op: the operation that has the formula: a function, an operator of ``torch.ops``, or a module.
@@ -39,8 +39,8 @@ def check_formula(
         backward: whether to check the costs of the backward pass, too.
         rtol: the largest difference in FLOPs that is allowed, as a share of the reference's FLOPs. MACs must be equal.
 
-    Raises AssertionError with both costs if they differ; if no formula counts ``op``; if the results do not match.
-    InputError if the reference has calls without a formula.
+    Raises AssertionError, with both costs, if the costs differ. The function also raises AssertionError if no formula counts ``op``, or if
+    the results do not match. InputError if the reference has calls without a formula.
 
     >>> check_formula(torch.ops.mylib.scan, lambda x: x.cumsum(-1), torch.ones(4, 8))
     """

@@ -1,7 +1,7 @@
-"""All private names of torch that fxflops uses, with the purpose of each name, and what happens if torch does not have it.
+"""All private names of torch that fxflops uses. Each entry says what fxflops uses the name for, and what happens if torch does not have it.
 
-If torch has no object for a name marked Necessary, importing fxflops fails. An optional name has a stand-in; :func:`absent` lists the
-optional names that this torch does not have. The names here are torch's own names without the leading underscore.
+If torch has no object for a name marked Necessary, importing fxflops fails. For an optional name, there is a replacement; :func:`absent`
+lists the optional names that this torch does not have. The names here are torch's own names without the leading underscore.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def absent() -> list[str]:
 
 
 def device_sleep(device: torch.device) -> Callable[[int], None] | None:
-    """Return the function that makes a device's current stream wait for a number of cycles, ``torch.cuda._sleep``.
+    """Return the function that makes a device's current stream wait for a number of cycles. For CUDA, this is ``torch.cuda._sleep``.
 
     Return None if the device has no such function. A node's time then includes the time in which the device waits for the host.
     """
@@ -136,7 +136,7 @@ peek_interpreter_stack = torch._C._functorch.peek_interpreter_stack
 
 @contextmanager
 def outside_transforms() -> Iterator[None]:
-    """Leave all functorch transforms in this block, to find the kernels that a call on a single example uses. Necessary."""
+    """Leave all functorch transforms in this block. The kernels then found are the kernels for a single example. Necessary."""
     if peek_interpreter_stack() is None:
         yield
         return
@@ -160,7 +160,7 @@ _storage_uses: Callable[[int], int] = _optional("torch._C._storage_Use_Count", l
 
 
 def storage_uses(cdata: int) -> int:
-    """Return the number of C++ tensors that use the storage at this address; sys.maxsize if torch cannot count them.
+    """Return the number of C++ tensors that use the storage at this address. If torch cannot count them, return sys.maxsize.
 
     The storage must be alive.
     """
@@ -170,7 +170,7 @@ def storage_uses(cdata: int) -> int:
 
 @cache
 def _uses_in_asking() -> int:
-    """Return the number of uses of a storage that torch itself adds while it counts the uses."""
+    """While torch counts the uses of a storage, it adds some uses itself. Return the number of these added uses."""
     with disable_current_modes():
         tensor = torch.empty(1, device="cpu")
         return _storage_uses(tensor.untyped_storage()._cdata) - 1
@@ -210,8 +210,8 @@ engine_run_backward = torch.autograd.graph._engine_run_backward
 def engine_creates_graph(frame: FrameType) -> bool:
     """Return whether a frame of ``engine_run_backward`` has ``create_graph=True``; False if the function has unexpected arguments.
 
-    The expected arguments are outputs, gradients, retain_graph and create_graph. With ``create_graph=True``, gradients are enabled in
-    the whole backward pass, so a node that runs with gradients enabled does not always run a forward.
+    The expected arguments are outputs, gradients, retain_graph and create_graph. With ``create_graph=True``, gradients are enabled during
+    the whole backward pass. So, in such a pass, enabled gradients do not show that a node runs a forward.
     """
     given = frame.f_locals.get("args", ())
     return bool(given[2]) if len(given) > 2 else bool(frame.f_locals.get("kwargs", {}).get("create_graph"))
@@ -327,7 +327,7 @@ _set_version_counters = _optional("torch._C._autograd._unsafe_set_version_counte
 def set_versions(tensors: Sequence[torch.Tensor], versions: Sequence[int]) -> None:
     """Set the version counters of tensors back after their values have been restored.
 
-    Otherwise a user's pending backward pass would raise an error if a count has written to a tensor that this pass saved.
+    Without this, if a pending backward pass of the user has saved a tensor and a count has written to it, the backward pass would raise an error.
     """
     if _set_version_counters is None:
         return
@@ -354,7 +354,7 @@ ATTRIBUTES: dict[Any, tuple[str, ...]] = {
 
 
 def process_group_of(given: Any) -> tuple[Any, bool]:
-    """Return the process group passed to an operator, by name or as a C++ object, and whether all processes are in the group.
+    """Return the process group that is passed to an operator, by name or as a C++ object. Also return whether all processes are in the group.
 
     Return (None, False) if no group is passed. Without torch's functions used here, a collective's group is unknown.
     """
@@ -374,7 +374,7 @@ def default_store() -> Any:
 @contextmanager
 def fake_group(rank: int, size: int) -> Iterator[None]:
     """Make this process one of ``size`` simulated processes: its collectives return at once. Without it, no rank is simulated.
-    DTensor caches meshes. For the next rank the groups of a mesh have other names, so the caches are cleared at the end."""
+    DTensor caches meshes. The next rank's groups have other names, so the caches are cleared at the end."""
     from torch.distributed.tensor import _redistribute, debug
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -392,7 +392,8 @@ def fake_group(rank: int, size: int) -> Iterator[None]:
 
 
 def done(results: list[torch.Tensor]) -> torch.ScriptObject:
-    """Return the handle of a completed collective, with the results that DistributedDataParallel reads: a fake group's handle has no results."""
+    """Return the handle of a completed collective. The handle has the results that DistributedDataParallel reads; the handle of a fake
+    group has none."""
     future = torch.futures.Future[list[torch.Tensor]]()
     future.set_result(results)
     return torch._C._distributed_c10d._create_work_from_future(future).boxed()
@@ -411,7 +412,7 @@ def fake_tensors() -> tuple[Any, Any]:
 
 @contextmanager
 def fake_errors_unlogged() -> Iterator[None]:
-    """Keep fake tensors from logging errors of this thread on stderr with a traceback, since the calling code handles these errors.
+    """Keep fake tensors from printing this thread's errors with a traceback on stderr. The calling code handles these errors.
 
     If torch's logger has another name, the errors are logged.
     """
@@ -431,7 +432,7 @@ STOPS_RECOMPUTING, RETURNS_SAVED = "_StopRecomputationError", "_CachedTorchDispa
 
 
 def of_checkpoint(name: str) -> Any:
-    """Return a class of torch's checkpoint: the exception by which it stops recomputing, or the mode in which it returns saved results.
+    """Return one of two classes in torch's checkpoint: the exception that stops a recomputation early, or the mode that returns saved results.
 
     Without the exception, a call that checkpoint stops is not counted. Without the mode, a call whose result was saved is counted again.
     Older versions of torch import checkpoint only when it is first used.
@@ -459,9 +460,9 @@ KEEPS_ITS_NUMBER = ("MulBackward0", "DivBackward0")
 def saved_tensor_of(node: Any) -> torch.Tensor | None:
     """Return the CPU tensor that an autograd node keeps besides its function's arguments; None for most nodes.
 
-    The tensor is the number in a product or quotient, or the random state that checkpoint keeps with ``use_reentrant=True``. A number
-    is not read while hooks pack saved tensors, since unpacking may run computations. Without these attributes of torch, the memory of a
-    training step is too low by 8 or 5,056 bytes for each such call.
+    The tensor is one of two things: the number in a product or quotient, or the random state that checkpoint keeps with
+    ``use_reentrant=True``. A number is not read while hooks pack saved tensors, since unpacking may run computations. If torch does not
+    have these attributes, the predicted memory of a training step is too low by 8 or 5,056 bytes for each such call.
     """
     if type(node).__name__ in KEEPS_ITS_NUMBER:
         kept = None if saving_hook() is not None else getattr(node, "_saved_other", None)
@@ -475,11 +476,11 @@ def saved_tensor_of(node: Any) -> torch.Tensor | None:
 
 
 def random_state_of_checkpoint(hook: Any) -> tuple[torch.Tensor, Any] | None:
-    """Return the CPU random state that checkpoint keeps, and the object that must die before the state's memory is freed.
+    """Return the CPU random state that checkpoint keeps. Also return the object that must be freed before the state's memory is freed.
 
-    ``hook`` is a function that packs autograd's saved tensors. When checkpoint first runs a function, it keeps a random state for the
-    recomputation, until autograd no longer needs the function. While checkpoint recomputes, ``fork_rng`` keeps another random state
-    until the end. Return None if the hook is not checkpoint's, or if checkpoint keeps no random state.
+    ``hook`` is a function that packs autograd's saved tensors. When checkpoint first runs a function, it saves a random state for the
+    recomputation. Checkpoint keeps the state until autograd no longer needs the function. While checkpoint recomputes, ``fork_rng`` keeps
+    another random state until the end. Return None if the hook is not checkpoint's, or if checkpoint keeps no random state.
     """
     function = unwrap(hook)
     if not isinstance(function, FunctionType) or function.__code__.co_filename != CHECKPOINT_FILE:
@@ -506,7 +507,7 @@ def _cells_of(function: Any) -> dict[str, Any]:
 
 
 def is_composite(overload: Any) -> bool:
-    """Return whether an operator only calls other operators, on every device, so that a dispatch mode never sees it."""
+    """Return whether an operator only calls other operators on every device. A dispatch mode then never sees the operator itself."""
     try:
         return has_kernel_for_key(overload.name(), "CompositeImplicitAutograd")
     except RuntimeError:  # a TorchScript-only overload, which has no kernels
@@ -537,7 +538,7 @@ def is_tracing() -> bool:
 
 
 def dispatched(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Run the kernel that a higher-order operator dispatches to, with the function modes on, and return its result.
+    """Run the kernel that a higher-order operator dispatches to, and return its result. The function modes stay on for the kernel's own calls.
 
     The operator's ``__call__`` would call the function modes once more, for the operator itself. Necessary.
     """
@@ -546,7 +547,7 @@ def dispatched(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
 
 
 def python_kernel(function: Any) -> Any:
-    """Return the kernel that runs a control flow operator in Python, so that autograd sees the closures of the operator's functions.
+    """Return the kernel that runs a control flow operator in Python. Autograd then sees the closures of the functions that the operator calls.
 
     The operator itself computes gradients only for its operands. Parameters in closures become operands only under the compiler.
     Any other function is returned unchanged.
@@ -556,7 +557,7 @@ def python_kernel(function: Any) -> Any:
 
 
 def triton_kernel_of(kwargs: dict[str, Any]) -> Any:
-    """Return the Triton kernel in the arguments of the operator that wraps it; skip autotuners around the kernel."""
+    """An operator wraps a Triton kernel. Return the kernel from the operator's arguments, without the autotuners around the kernel."""
     from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
 
     kernel: Any = kernel_side_table.get_kernel(kwargs["kernel_idx"])
@@ -582,8 +583,8 @@ def compilations_begun() -> int:
 def compile_afresh(write: Callable[[int | None, str, list[Any]], None]) -> None:
     """Clear the compiler's caches, and make it compile for the profiler. Use a separate process, since this is not undone.
 
-    ``write(graph, name, origins)`` is called for each kernel call that inductor writes, with the number of the call's graph and
-    the nodes that the kernel computes. Raises RuntimeError if this torch's inductor does not report these nodes.
+    For each kernel call that inductor writes, ``write(graph, name, origins)`` is called. ``write`` gets the number of the call's graph, the
+    kernel's name, and the nodes that the kernel computes. Raises RuntimeError if this torch's inductor does not report these nodes.
     """
     from torch._inductor import config, debug
     from torch._inductor.codegen import cpp  # noqa: F401  has the function to replace
@@ -611,9 +612,9 @@ def compile_afresh(write: Callable[[int | None, str, list[Any]], None]) -> None:
 
 
 def original_of(model: nn.Module) -> nn.Module:
-    """Return the module that ``torch.compile`` has wrapped; return the model itself if it is not such a wrapper.
+    """Return the module that ``torch.compile`` has wrapped. If the model is not such a wrapper, return the model itself.
 
-    The wrapper is recognized by the name of its class, since importing this class would load the compiler.
+    The wrapper is recognized by the name of its class, because importing the class would load the compiler.
     """
     is_wrapper = type(model).__name__ == "OptimizedModule" and "_orig_mod" in model._modules
     return vars(model)["_modules"]["_orig_mod"] if is_wrapper else model
@@ -621,7 +622,8 @@ def original_of(model: nn.Module) -> nn.Module:
 
 @cache
 def quantile_selects() -> bool:
-    """Return whether ``quantile`` of this torch selects elements instead of sorting rows, by the autograd graph of a small example."""
+    """Return whether this torch's ``quantile`` selects elements instead of sorting rows. Which of the two ``quantile`` does is read from
+    the autograd graph of a small example."""
     with disable_current_modes(), torch.enable_grad():
         out = torch.quantile(torch.zeros(64, device="cpu", requires_grad=True), 0.5)
     nodes = [out.grad_fn]
@@ -662,7 +664,7 @@ def graphs_by_name(script: Any) -> dict[str, Any]:
 def class_of_script(script: Any) -> str:
     """Return the full name of a scripted module's TorchScript class.
 
-    Purpose: to show the name of the class, and to find modules that share the same graphs. Necessary.
+    Purpose: to show the class's name, and to find the modules that have the same TorchScript graphs. Necessary.
     """
     compiled = vars(script).get("_c")
     return "" if compiled is None else str(compiled._type().qualified_name())
@@ -677,7 +679,7 @@ def set_in_script(script: Any, name: str, value: Any) -> None:
 
 
 def composite_name(schema: str) -> str | None:
-    """Return the name of torch's operator with this schema if it is composed of other operators on every device; otherwise None.
+    """Return the name of torch's operator with this schema if the operator is composed of other operators on every device. Otherwise return None.
 
     Purpose: to call the operator from Python, so that it is observed as a whole. Necessary.
     """
@@ -723,7 +725,7 @@ def set_attribute_of_script(script: Any, name: str, value: Any) -> None:
 def class_of_script_object(value: torch.ScriptObject) -> str:
     """Return the full name of the class of an object that C++ or TorchScript defines.
 
-    Purpose: to recognize weights that are packed in half precision, although their kernel unpacks them to f32. Necessary.
+    Purpose: to recognize weights that are packed in half precision. The kernel of such weights unpacks the weights to f32. Necessary.
     """
     return str(value._type().qualified_name())
 
@@ -734,7 +736,7 @@ tree_unflatten = torch.utils._pytree.tree_unflatten
 
 
 def children_of(spec: Any) -> list[Any]:
-    """Return the child specs of a tree spec; torch before 2.10 has no method for this.
+    """Return the child specs of a tree spec. Before version 2.10, torch has no method for this.
 
     Purpose: to name the inputs of a torch.export program. Necessary.
     """
@@ -744,7 +746,7 @@ def children_of(spec: Any) -> list[Any]:
 def expression_of(size: Any) -> Any:
     """Return a size as an integer, or as a sympy expression in the symbols of a torch.export program.
 
-    Purpose: to show which sizes of an input may vary, and to check the actual sizes. Necessary.
+    Purpose: to show which sizes of an input may vary, and to check the sizes of the tensors that the user passes. Necessary.
     """
     return int(size) if type(size) is int or size.node.expr.is_number else size.node.expr
 

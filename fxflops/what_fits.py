@@ -89,7 +89,8 @@ for name in {names}:
 
 @dataclass(frozen=True)
 class Room:
-    """The memory limit: ``memory`` bytes for the tensors or, with a ``card``, for everything that a process takes on the card.
+    """The memory limit: The memory limit in bytes, ``memory``. The limit applies to the tensors or, with a ``card``, to everything that a
+    process takes on the card.
 
     ``count_for`` is the device to count for; None is the model's own device.
     """
@@ -107,7 +108,8 @@ class Room:
         return replace(self, memory=memory, card=self.card and replace(self.card, memory=memory))
 
     def taken(self, report: Report, history: History | None = None) -> int:
-        """Return the bytes that a counted run takes, or would take with the allocations of ``history`` instead of its own."""
+        """Return the bytes that a counted run takes. With ``history``, return the bytes that the run would take with the allocations of
+        ``history`` instead of its own."""
         history = history or _history_of(report)
         return history.peak if self.card is None else total(history, report._counted_as_computed("exact"), self.card)
 
@@ -152,25 +154,25 @@ def largest_batch(
 ) -> int:
     """Return the largest batch size with which a model (or any callable) fits into memory; 0 if no batch fits.
 
-    The model is counted, not run. Memory grows almost linearly with the batch, so four or five counts are usually enough. If two counts show
-    that each tensor grows linearly, the largest batch is computed from these two counts. The returned size was counted and fits. The next
-    larger size was counted and does not fit.
+    The model is counted, not run. Memory grows almost linearly with the batch, so four or five counts are usually enough. If two counts
+    show that each tensor's bytes grow linearly with the batch, the largest batch is computed from these two counts. The returned size was
+    counted and fits. The next larger size was counted and does not fit.
 
     Args:
         make_inputs: a function of the batch size that returns a tuple of inputs, a single input, or a mapping from the names of forward's
             parameters to inputs. If the function or the model raises an error for a size, that size does not fit, e.g. size 1 for a
-            batch norm in training. Inputs of more than 1 GiB are made on the meta device, unless the function names a device.
-        memory: the memory limit, in bytes or as a size such as "16GiB". Without a card it limits the peak memory of tensors
-            (``report.max_memory``). With a card it limits everything that the process takes.
+            batch norm in training. Inputs of more than 1 GiB are made on the meta device, unless ``make_inputs`` names a device itself.
+        memory: the memory limit, in bytes or as a size such as "16GiB". Without a card, it limits the peak memory of tensors
+            (``report.max_memory``). With a card, it limits everything that the process takes.
         device: a card, as a name ("H100 SXM") or a Device: everything that ``report.reserved`` predicts, including the CUDA context, must
-            fit into the card's memory. Or "cpu" or "cuda": the model is counted for this type of device, and ``memory`` is the limit. By
-            default, the model's own device.
-        backward, optimizer, autocast: as for :func:`count`. With ``backward`` the model runs in its current mode, otherwise in eval mode.
+            fit into the card's memory. ``device`` may also be "cpu" or "cuda". The model is then counted for this type of device, and
+            ``memory`` is the limit. By default, the model's own device.
+        backward, optimizer, autocast: as for :func:`count`. With ``backward``, the model is counted in its current mode, otherwise in eval mode.
         progress: whether to show a progress bar on stderr. None shows the bar only on a terminal.
 
     Raises:
-        InputError: there is neither a ``memory`` nor a card, or memory does not grow with the batch.
-        RunError: the model, or ``make_inputs``, raises for every small size; the error is that of size 1.
+        InputError: neither ``memory`` nor a card is passed, or the memory does not grow with the batch.
+        RunError: the model or ``make_inputs`` raises an error for every small size; the RunError shows the error for size 1.
     """
     model = as_model(model)
     check_flags(backward=backward)
@@ -225,7 +227,7 @@ def _history_of(report: Report) -> History:
 def _inputs_of(make_inputs: Callable[[int], Any], batch: int, model: nn.Module) -> tuple[Any, dict[str, Any] | None]:
     """Return the args and kwargs for a batch size.
 
-    Raises RunError if ``make_inputs`` raises an error, and InputError if this machine has too little memory for the inputs.
+    Raises RunError if ``make_inputs`` raises an error. Raises InputError if this machine has too little memory for the inputs.
     """
     try:
         inputs = make_inputs(batch)
@@ -253,8 +255,8 @@ class CheckpointPlan:
     - ``peak_before``: the peak bytes without checkpoints.
     - ``recompute_flops``: the recomputed FLOPs.
     - ``flops``: the step's FLOPs without checkpoints.
-    - ``seconds``: the time of a step with checkpoints, as :meth:`Report.predict` predicts it; None without a card or its calibration.
-    - ``seconds_before``: the predicted time of a step without checkpoints; None without a card or its calibration.
+    - ``seconds``: the time of a step with checkpoints, as :meth:`Report.predict` predicts it; None if there is no card or no calibration of the card.
+    - ``seconds_before``: the predicted time of a step without checkpoints; None if there is no card or no calibration of the card.
     - ``code``: the code that checkpoints these modules; it expects the model in a variable ``model``.
     - ``curve``: the Pareto front of peak and recomputation among the counted sets of modules, the highest peak first. A point has ``peak``,
       ``recompute_flops`` and ``modules``.
@@ -345,17 +347,17 @@ def plan_checkpoints(
     autocast: torch.dtype | None = None,
     progress: bool | None = None,
 ) -> CheckpointPlan:
-    """Find the modules to checkpoint so that a training step fits into memory and recomputes as little as possible.
+    """Find the modules to checkpoint so that a training step fits into memory and recomputes as few FLOPs as possible.
 
     The step is not run, but counted like ``count(..., backward=True, optimizer=optimizer)``, in the model's current mode. Every module that the forward
     calls is a candidate, nested modules included. The model is left unchanged. In a model with few modules, all sets of modules are
     compared. In a larger model, sets are grown and then improved (:mod:`fxflops.prediction.checkpoints`). The set of the returned plan was
     counted itself.
 
-    A checkpointed module runs twice. Dropout draws the same numbers both times, and ``plan.code`` keeps batch norms from updating their
-    statistics twice. A module is never checkpointed if it cannot run twice (e.g. because a KV cache grows), if recomputing it changes a
-    buffer or a plain attribute (e.g. a counter), or if it draws random numbers from Python, from numpy, or from a generator of its own.
-    ``plan.left_out`` has the reason for each such module. Some changes of state are not detected: changes in objects without a
+    A checkpointed module runs twice. Dropout draws the same random numbers both times. ``plan.code`` keeps batch norms from updating their
+    statistics twice. A module is never checkpointed if it cannot run twice, e.g. because a KV cache grows, or if recomputing it changes a
+    buffer or a plain attribute, e.g. a counter. Nor is a module that draws random numbers from Python, from numpy, or from a generator of
+    its own. ``plan.left_out`` has the reason for each such module. Some changes of state are not detected: changes in objects without a
     ``__dict__``, changes more than three containers or objects deep, and changes outside the module (a global, a closure, a file).
 
     Args:
@@ -473,7 +475,7 @@ def _too_large(model: nn.Module, least: Trial, base: Trial, room: Room) -> OutOf
 
 
 def _cached(model: nn.Module) -> str:
-    """Return advice for a transformers model that also returns a KV cache in training; "" for any other model."""
+    """If a transformers model also returns a KV cache in training, return advice about it. For any other model, return ""."""
     if not getattr(getattr(model, "config", None), "use_cache", False):
         return ""
     return "\n  model.config.use_cache is True, so the KV cache stays in memory until the step ends; for training, set model.config.use_cache = False"
@@ -505,7 +507,7 @@ def _is_script(module: nn.Module) -> bool:
 
 @contextmanager
 def _checkpointed(model: nn.Module, modules: Mapping[str, nn.Module], names: Sequence[str]) -> Iterator[dict[str, str]]:
-    """Checkpoint the modules with these names by running a plan's code, and undo this at the end.
+    """Checkpoint the modules with these names by running a plan's code. At the end, undo this.
 
     Yield a dict of the modules that cannot be recomputed, with the reasons.
     """
@@ -524,7 +526,7 @@ def _checkpointed(model: nn.Module, modules: Mapping[str, nn.Module], names: Seq
 
 
 def _watched(name: str, module: nn.Module, forward: Callable[..., Any], writes: dict[str, str]) -> Callable[..., Any]:
-    """Wrap the forward of a module: if a recomputation changes state, it notes the reason in ``writes``.
+    """Wrap the forward of a module. If a recomputation changes state, the wrapped forward notes the reason in ``writes``.
 
     The state consists of buffers, plain attributes, and Python's and numpy's random generators. It excludes batch norms, which
     :data:`CHECKPOINT_NORMS` handles. If a forward writes the same values each time, it may be recomputed.
@@ -591,7 +593,7 @@ def _generator_states() -> dict[str, Any]:
 
 
 def _own_generator(module: nn.Module) -> str:
-    """Return the name of an attribute, of this module or a nested one, that is a random number generator; "" if there is none."""
+    """Return the name of an attribute that is a random number generator, in this module or in a module inside it; "" if there is none."""
     paths, _ = modules_of(module)
     for each in paths:
         for key, value in vars(each).items():

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def checked_shape(shape: Any, wanted: str) -> tuple[int, ...]:
-    """Return the shape. If it is not a tuple or is empty, raise an InputError that is also an AssertionError."""
+    """Return the shape. If the shape is not a tuple or is empty, raise an InputError that is also an AssertionError."""
     if isinstance(shape, tuple) and shape:
         return shape
     raise of_kind(InputError(f"{wanted}; got {shape!r}"), AssertionError)
@@ -72,7 +72,7 @@ def lower_bound(unknown: Iterable[str]) -> str:
 
 
 def classes_in(given: Iterable[type] | None) -> tuple[type, ...]:
-    """Return a list of module classes as a tuple. If it is not a list of classes, raise an InputError that is also a TypeError."""
+    """Return a list of module classes as a tuple. If the value is not a list of classes, raise an InputError that is also a TypeError."""
     if given is not None and not (isinstance(given, Iterable) and all(isinstance(each, type) for each in given)):
         wrong = f"the modules to ignore must be a list of classes, such as [torch.nn.Linear]; got {given!r:.80}"
         raise of_kind(InputError(wrong), TypeError)
@@ -85,7 +85,8 @@ def inputs_of(
     constructor: Callable[[tuple[int, ...]], Any] | None,
     given: tuple[int, ...],
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return args and kwargs for the model: the result of ``constructor(given)``, or without a constructor a tensor of zeros of this shape."""
+    """Return args and kwargs for the model. With a constructor, the inputs are the result of ``constructor(given)``. Without a constructor,
+    the input is a tensor of zeros of this shape."""
     made = filled(model, shape, 0) if constructor is None else constructor(given)
     return ((), made) if isinstance(made, dict) else ((made,), {})
 

@@ -24,7 +24,7 @@ from .pytorch_profiler import clock_of
 
 @dataclass
 class Usage:
-    """The FLOPs and MACs that a module or function is charged, and the seconds that it takes."""
+    """The FLOPs and MACs that a module or function is charged for, and the seconds that its calls take."""
 
     flops: int = 0
     macs: int = 0
@@ -40,9 +40,9 @@ class Recording:
     """Hooks on a model's modules that record the charge and the time of every call while the user runs the model.
 
     Each outermost module call is counted on the meta device before the call runs, so that only the model is timed. When
-    checkpoint recomputes modules, these calls are outermost calls too. A module is charged when its call ends, but not if the
-    call raises an exception: checkpoint aborts a call as soon as it has recomputed the tensors that it needs. Calls in modules of
-    an ``ignored`` class are charged to the modules around them.
+    checkpoint recomputes modules, these calls are outermost calls too. A module is charged when its call ends. The module is not charged if
+    the call raises an exception, as checkpoint does to stop a call early once it has recomputed the needed tensors. Calls in modules of an
+    ``ignored`` class are charged to the modules around them.
 
     ``report`` is the report of the model's last call, or of a submodule's call if the model itself is not called. ``missing`` are
     the names of the uncounted ops in all calls. ``unseen`` are the uncounted ops that the original does not see.
@@ -73,19 +73,19 @@ class Recording:
         self.unseen: set[str] = set()
 
     def stop(self) -> None:
-        """Stop recording. A call that is running is still timed to its end, if PyTorch still calls the hook of the call."""
+        """Stop recording. If a module call is still running, it is timed to its end, as long as PyTorch still calls the hook of this call."""
         self._hooks.detach()
         self._open.close()
 
     def is_counted(self, module: nn.Module) -> bool:
-        """Return whether a module runs only because it is being counted, by this recording or by other code."""
+        """Return whether a module runs only because this recording, or other code, is counting it."""
         threads = threads_counting(module)
         if not self._is_counting and threads - {threading.get_ident()}:  # this thread may belong to that count
             self.missing.add("calls made while another thread counts the model")
         return self._is_counting or bool(threads)
 
     def total(self, module: nn.Module) -> Usage:
-        """Return the charges of a module and all modules inside it (each module once), and the module's time.
+        """Return the sum of the charges of a module and all modules inside it, and the module's time. Each module is added once.
 
         If the module itself is not called, the time is the sum over its children.
         """
@@ -150,7 +150,8 @@ class Recording:
         return [self.own[owner]]
 
     def _owner(self, outermost: nn.Module, path: str, called: Collection[str]) -> nn.Module | None:
-        """Return the module at this path, or else the nearest ancestor, that is called and not ignored; None if there is no such module."""
+        """Return the module at this path if it is called and not ignored, or else its nearest ancestor that is called and not ignored; None
+        if there is no such module."""
         module = submodule(outermost, path)
         while type(module) in self._ignored or path not in called:
             if not path or type(module) in POINTWISE:  # the original charges RNNs in a hook of the module

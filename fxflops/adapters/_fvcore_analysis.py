@@ -36,7 +36,7 @@ CONVENTION = "fvcore"
 
 
 def charged(inputs: list[Value], outputs: list[Value]) -> int:
-    """Mark an operator that the convention counts, so that the count is read from the report. This handle is never called."""
+    """Mark an operator that the convention counts. The number for this operator is then read from the report. This handle is never called."""
     raise NotImplementedError
 
 
@@ -105,7 +105,7 @@ class JitModelAnalysis:
         return self._analyze().counts
 
     def unsupported_ops(self, module_name: str = "") -> Counter[str]:
-        """Return, for each operator without a handle, the number of calls in a module; ignored operators are left out."""
+        """Return how often a module calls each operator that has no handle; leave out ignored operators."""
         return self._analyze().unsupported_ops[self.canonical_module_name(module_name)]
 
     def uncalled_modules(self) -> set[str]:
@@ -151,7 +151,7 @@ class JitModelAnalysis:
     def copy(
         self, new_model: nn.Module | None = None, new_inputs: Tensor | tuple[Tensor, ...] | None = None
     ) -> JitModelAnalysis:
-        """Return an analysis of another model or other inputs with the same handles and warning settings.
+        """Return an analysis with the same handles and warning settings, but of another model or of other inputs.
 
         As in fvcore, ignored operators and the ancestor mode are not copied.
         """
@@ -240,7 +240,7 @@ class JitModelAnalysis:
         return report, [(node, list(prefixes(node.path))) for node in nodes_of(report.counted)]
 
     def _called(self) -> Nodes:
-        """Return the same as ``_owned``, but each node comes with all modules that were running, as read from a recorded graph."""
+        """Return the same nodes as ``_owned``, each with all modules whose forward was running when the node ran, as read from a recorded graph."""
         registry = registry_with(python_ops())
         with prepared_subject(self._model, self._inputs, None, Request("as_is")) as subject:
             recorder = GraphRecorder(subject.model, subject.rewound_inputs_by_name())
@@ -257,7 +257,7 @@ class JitModelAnalysis:
         ]
 
     def _with_callers(self, seen: set[str], report: Report) -> set[str]:
-        """Return ``seen`` with more modules: called modules that contain a module in ``seen`` under any of its names."""
+        """Return the set ``seen`` and the called modules that contain a module of ``seen``, under any of that module's names."""
         for path in sorted({scope.path for scope in report.scopes} - seen, key=len, reverse=True):
             inside = f"{path}." if path else ""
             if any(name.startswith(inside) and own in seen for name, own in self._aliases.items() if name != path):

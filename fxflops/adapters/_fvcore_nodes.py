@@ -1,4 +1,5 @@
-"""Derive the nodes of a torch.jit trace from recorded calls, without tracing. fvcore counts such nodes and passes them to its handles."""
+"""Derive the nodes that a torch.jit trace would have from recorded calls, without tracing the model. fvcore counts such nodes and passes
+them to its handles."""
 
 from __future__ import annotations
 
@@ -25,9 +26,9 @@ from ._fvcore_values import Value
 class JitNode(NamedTuple):
     """One operator in a trace: its kind ("aten::add"), its inputs and outputs, and the path of the module that calls it.
 
-    ``call`` is the index of the call that the node belongs to. ``flops`` are the FLOPs of the call under the convention; if a
-    call has several nodes, the first node has all FLOPs. ``is_users`` is True if the call is counted by a formula that the
-    user registered with fxflops.
+    ``call`` is the index of the call that the node belongs to. ``flops`` are the FLOPs of the call under the convention; if a call has
+    several nodes, the call's FLOPs are all in the first node. ``is_users`` is True if the call is counted by a formula that the user
+    registered with fxflops.
     """
 
     kind: str
@@ -91,7 +92,7 @@ def _parts(call: Call) -> Iterator[tuple[str, list[Any], Sequence[Any]]]:
 
 
 def python_ops() -> dict[FunctionType, Callable[..., int]]:
-    """Map the forward of every autograd.Function outside torch to a formula that counts 0; a trace shows such a forward as one node."""
+    """Map the forward of every autograd.Function outside torch to a formula that counts 0. In a trace, such a forward is one node."""
     return {
         cls.forward: computes_nothing
         for cls in _subclasses(torch.autograd.Function)
@@ -112,7 +113,7 @@ def _name_of_python_op(call: Call) -> str:
 
 
 def _products(given: Mapping[str, Any], out: Spec) -> Iterator[tuple[str, list[Any], Sequence[Any]]]:
-    """Yield the two linear layers of an RNN cell: one for the input, one for the state."""
+    """Yield the two linear layers of an RNN cell: one for the cell's input, and one for the cell's state."""
     state = first(given["hx"]) if given.get("hx") is not None else out
     for operand, side in ((given["input"], "ih"), (state, "hh")):
         weight, bias = (given.get(f"{kind}_{side}", given.get(f"{kind[0]}_{side}")) for kind in ("weight", "bias"))
@@ -120,7 +121,7 @@ def _products(given: Mapping[str, Any], out: Spec) -> Iterator[tuple[str, list[A
 
 
 def _others(call: Call, given: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the nodes that a trace shows for a call after the first node."""
+    """If a trace shows several nodes for one call, return the names of all nodes but the first."""
     if call.op == "conv" and given.get("padding_mode", "zeros") != "zeros":
         return ("pad",)
     if call.op == "batch_norm" and given.get("num_batches_tracked") is not None and given["training"]:
@@ -142,7 +143,8 @@ def _given(call: Call) -> dict[str, Any]:
 
 
 def _parameters(function: Any) -> list[str]:
-    """Return the names of a function's parameters: from its signature, else from its schema, else "input" and "other"."""
+    """Return the names of a function's parameters from its signature, or else from its schema. If a function has neither a signature nor a
+    schema, return "input" and "other"."""
     try:
         return [*inspect.signature(function).parameters]
     except (TypeError, ValueError):

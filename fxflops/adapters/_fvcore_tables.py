@@ -53,8 +53,8 @@ def flop_count_table(
 ) -> str:
     """Return a table with ``max_depth`` levels: the parameters, flops and (optionally) activations of each module.
 
-    A module shares one row with its child if the child is the only one and has the same counts. Rows are indented by depth.
-    In fvcore, the indentation is lost with tabulate 0.10.
+    A module and its child share one row if the module has no other child and both have the same counts. Rows are indented by depth. In
+    fvcore, the indentation is lost with tabulate 0.10.
     """
     params = "#parameters or shape" if show_param_shapes else "#parameters"
     analyses = {"#flops": flops} if activations is None else {"#flops": flops, "#activations": activations}
@@ -105,7 +105,7 @@ def _cells(
 ) -> Cells:
     """Convert columns of counts into cells, children first. Leave out modules whose counts are all zero.
 
-    Modules in ``keep`` are never left out; if ``keep`` is empty, the model is never left out. With ``trivial_children``, a
+    Modules in ``keep`` are never left out. If ``keep`` is empty, the row of the whole model is never left out. With ``trivial_children``, a
     module stays if one of its children stays.
     """
     cells: Cells = {}

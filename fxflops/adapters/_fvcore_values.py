@@ -14,7 +14,7 @@ from ..records import Spec, specs_in
 class Value:
     """A stand-in for ``torch._C.Value`` that is passed to handles: a tensor, a list or a constant.
 
-    A value also has a name, and the kind of the node that returned the value. For input tensors this kind is "prim::Param".
+    A value also stores its name and the kind of the node that returned it. For input tensors this kind is "prim::Param".
     """
 
     def __init__(self, value: Any, name: str = "", made_by: str = "") -> None:
@@ -98,7 +98,7 @@ class ValueNode:
         return self._made._made_by or kinds.get(self._made.type().kind(), "prim::Constant")
 
     def inputs(self) -> Iterator[Value]:
-        """Return the items of the value if it is a list; no items for any other value."""
+        """If the value is a list, return its items; for any other value, return no items."""
         items = self._made._value if self._made.type().kind() == "ListType" else ()
         return (Value(item, f"{self._made.debugName()}.{i}") for i, item in enumerate(items))
 

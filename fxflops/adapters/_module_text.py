@@ -52,7 +52,7 @@ def annotated_copy(module: nn.Module, line: Callable[[nn.Module], str]) -> nn.Mo
 
 
 def printed(module: nn.Module, lines_of: Callable[[nn.Module, str], list[str]], path: str = "") -> str:
-    """Return the module's repr, with the lines ``lines_of(module, path)`` instead of the settings of each module inside it."""
+    """Return the module's repr. For each module inside it, the lines ``lines_of(module, path)`` replace the module's settings."""
     children = [
         f"({name}): " + printed(child, lines_of, f"{path}.{name}" if path else name).replace("\n", "\n  ")
         for name, child in module._modules.items()

@@ -22,8 +22,8 @@ Sums = dict[str, Counter[Any]]
 
 
 class Dispatched:
-    """Count dispatched operators. If the user has a hook for an operator, the hook counts the operator; otherwise the convention's
-    formula does.
+    """Count dispatched operators. If the user has a hook for an operator, the hook counts the operator. All other operators are counted by
+    the convention's formulas.
 
     A hook is called with two tuples: the inputs and the outputs of a call.
     """

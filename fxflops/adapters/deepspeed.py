@@ -2,9 +2,9 @@
 
 This module has the API of ``deepspeed.profiling.flops_profiler`` and does not need DeepSpeed. The counts follow
 ``convention="deepspeed"`` and ``"deepspeed_macs"``. Unlike the original, this profiler replaces no torch function,
-leaves no attributes or hooks on the model, and restores the model's mode and state. It also times RNNs, counts where
-the original raises an error, and warns about operations that it could not count. Each call is counted before it runs,
-so an engine's own timer of the forward includes the time for counting.
+leaves no attributes or hooks on the model, and restores the model's mode and state. This profiler also times RNNs, counts calls for which
+the original raises an error, and warns about operations that it could not count. Each call is counted before it runs, so the time that an
+engine itself measures for the forward includes the counting.
 
 Errors have the types that users of the original catch: an AssertionError for wrong inputs, and an AttributeError if
 results are requested before ``start_profile``. Errors of the model itself are raised unchanged.
@@ -66,8 +66,8 @@ class FlopsProfiler:
     >>> prof.end_profile()                             # doctest: +SKIP
     >>> loss.backward()                                # doctest: +SKIP
 
-    ``ds_engine`` is a DeepSpeed engine, whose sizes and timers are printed with the profile. The profile then assumes that the
-    backward has 2 + ``recompute_fwd_factor`` times the FLOPs of the forward.
+    ``ds_engine`` is a DeepSpeed engine, whose sizes and timers are printed with the profile. With an engine, the printed profile assumes
+    that the backward has 2 + ``recompute_fwd_factor`` times the FLOPs of the forward.
     """
 
     _recorder: ClassVar[type[Recording]] = Recording
@@ -181,7 +181,8 @@ class FlopsProfiler:
         return _deepspeed_text.page(recording, step, engine, recomputed, depths, top, detailed)
 
     def _is_counted(self) -> bool:
-        """Return True while a call is being counted. A profiler method that runs then was called by a hook of the model; ignore such calls."""
+        """Return True while a call is being counted. If a profiler method is called meanwhile, a hook of the model has called it, and the
+        call must be ignored."""
         return bool(threads_counting(self.model)) if self._recording is None else self._recording.is_counted(self.model)
 
     def _finished(self, as_string: bool, shown: bool, *given: Any) -> tuple[int, int, int] | tuple[str, str, str]:
@@ -258,7 +259,7 @@ def profile_run(
 def inputs_of(
     model: nn.Module, shape: tuple[int, ...] | None, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the inputs as args and kwargs. If there is a ``shape``, args is a tuple with one tensor of ones of this shape."""
+    """Return the inputs as args and kwargs. With a ``shape``, args is a tuple with one tensor of ones of this shape."""
     if shape is not None:
         checked_shape(shape, "input_shape must be a tuple with the shape of the input, such as (1, 3, 224, 224)")
         args = (filled(model, shape, 1),)

@@ -1,10 +1,9 @@
 """The API of torch.utils.flop_counter based on fxflops: FlopCounterMode, and everything else in that module.
 
 The counts follow ``convention="torch"``. The formulas are the formulas in torch's own registry when the mode is
-created. Some kernels of an operator have no formula in torch, although other kernels of the same operator do: attention
-on a CPU, oneDNN's RNNs, fused encoder layers. Unlike the original, this mode counts such kernels too. Backward work is
-counted in the module whose gradient is computed, and modules under no_grad raise no error. As in the original, ``cond``
-counts the branch with more FLOPs.
+created. In torch, some kernels of an operator have no formula, although other kernels of the same operator have one: attention on a CPU,
+oneDNN's RNNs, fused encoder layers. Unlike the original, this mode counts such kernels too. Backward work is counted in the module whose
+gradient is computed, and modules under no_grad raise no error. As in the original, ``cond`` counts the branch with more FLOPs.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class FlopCounterMode:
 
     Args:
         mods: not needed; as in the original, passing it causes a warning.
-        depth: the number of levels of modules in the table; None for all.
+        depth: the number of levels of modules in the table, or None for all levels.
         display: print the table at the end of the block.
         custom_mapping: a dict from operators (``torch.ops.aten.add``) to formulas. A formula is called with the shapes of the
             arguments and with ``out_shape``. A formula with the attribute ``_get_raw`` is called with the tensors themselves
@@ -121,7 +120,7 @@ class FlopCounterMode:
         return {name: dict(counts) for name, counts in self.flop_counts.items()}
 
     def get_unsupported_ops(self) -> Counter[str]:
-        """Return the number of calls for each operator that ran without a formula because of ``skip_unsupported``."""
+        """Return how often each operator without a formula ran, if ``skip_unsupported`` let it run."""
         return self._unsupported.copy()
 
     def get_table(self, depth: int | None = None) -> str:
@@ -256,7 +255,8 @@ class _Modules:
             pass
 
     def _mark(self, value: Any) -> None:
-        """Store the running modules in the autograd nodes of these tensors, and in all earlier nodes that store no modules yet."""
+        """Store the names of the running modules in the autograd nodes of these tensors, and in all earlier nodes in which no names are
+        stored yet."""
         names = self.names()
         found: list[Any] = [grad_node_of(tensor) for tensor in tensors_in(value) if tensor.requires_grad]
         while found:
@@ -266,7 +266,7 @@ class _Modules:
                 found.extend(earlier for earlier, _ in node.next_functions)
 
     def _name(self, module: nn.Module) -> str:
-        """Return the module's name. Give a name to the module and to the modules inside it if they have none."""
+        """Return the module's name. Give names to the module and to the modules inside it, except to modules that already have a name."""
         name = self._known.setdefault(module, type(module).__name__)
         for path, part in module.named_modules(prefix=name):
             self._known.setdefault(part, path)

@@ -81,9 +81,9 @@ def get_model_profile(
 ) -> tuple[int, int, int] | tuple[str, str, str]:
     """Profile a run of the model in eval mode; return ``(flops, macs, params)`` as numbers or as strings.
 
-    The original calls ``model.forward``, which bypasses the hooks. So it misses functions that the model's own forward calls
-    directly, but not functions that submodules call. To match the original, these functions are not counted here either.
-    :class:`FlopsProfiler` around ``model(x)`` counts all functions.
+    The original calls ``model.forward``, which bypasses the hooks. So the original misses functions that the model's own forward calls
+    directly. The original does count functions that submodules call. To match the original, the functions that the model's own forward
+    calls are not counted here either. :class:`FlopsProfiler` around ``model(x)`` counts all functions.
 
     ``func_name`` is the method to run: "forward", or "generate" for a transformers model. The other arguments and the errors are
     the same as in :func:`.deepspeed.get_model_profile`.

@@ -1,8 +1,8 @@
 """flowflops's API based on fxflops. flowflops is OneFlow's counter; this adapter counts torch models.
 
-The counts follow ``convention="flowflops_eager"`` and ``"flowflops_graph"``. As in the original, mode "eager" counts
-one sample, and counts a module with two parents once under each parent. flowflops's documentation does not show which
-text flowflops prints for each layer. Here, the text is the text of ptflops, on which flowflops is based.
+The counts follow ``convention="flowflops_eager"`` and ``"flowflops_graph"``. As in the original, mode "eager" counts one sample. If a
+module has two parents, mode "eager" counts it once under each parent. flowflops's documentation does not show which text flowflops prints
+for each layer. Here, the text is the text of ptflops, on which flowflops is based.
 """
 
 from __future__ import annotations

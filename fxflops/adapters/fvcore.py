@@ -5,11 +5,10 @@ statistics, and leaves hooks on the model if the model raises an error. The mode
 outputs need not be tensors: everything that :func:`fxflops.count` accepts works here. nn.Linear is listed as "linear",
 as in a trace by current torch; fvcore's documentation shows "addmm", which older versions of torch traced.
 
-Three things differ from fvcore. First, ``unsupported_ops`` lists only calls of functions. It omits arithmetic on sizes,
-which are tensors in a trace (``aten::mul`` for ``x.shape[0] * 2``), and properties (``x.T``). It also omits the
-operators inside F.local_response_norm and F.lp_pool, because fxflops sees each function as one operator. Second, calls
-that no output needs are counted; fvcore's trace drops such calls. Third, counts are ints; fvcore returns a float for
-einsum.
+Three things differ from fvcore. First, ``unsupported_ops`` lists only calls of functions. The list omits properties (``x.T``) and
+arithmetic on sizes (``x.shape[0] * 2``), which a trace shows as ``aten::mul`` because sizes are tensors there. The list also omits the
+operators inside F.local_response_norm and F.lp_pool, because fxflops sees each function as one operator. Second, calls that no output needs
+are counted; fvcore's trace drops such calls. Third, counts are ints; fvcore returns a float for einsum.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def get_model_complexity_info(
     output_precision: int = 2,
     backend_specific_config: Mapping[str, Any] = {},
 ) -> tuple[str | int | None, str | int | None]:
-    """Return the multiply-adds of a forward in eval mode, for one sample, and the number of trainable parameters.
+    """Return two numbers: the multiply-adds of a forward in eval mode, for one sample, and the number of trainable parameters.
 
     If the model raises an error, print the error and return ``(None, None)``. Like the original, the backend "pytorch" refuses a
     TorchScript model, and skips scripted submodules and direct calls of operators (torch.ops.aten). Unlike the original, it
@@ -168,7 +168,7 @@ class Tree:
         return self._sum(module, self._flops.__getitem__) / self._samples
 
     def params(self, module: nn.Module) -> int:
-        """Return the number of trainable parameters in this module; only modules with a rule or hook count."""
+        """Return the number of trainable parameters in this module. Only parameters of modules with a rule or hook are included."""
         return self._sum(module, lambda charged: 0 if type(charged) in self.ignored else trainable(charged))
 
     def annotated(

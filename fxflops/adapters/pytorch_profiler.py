@@ -1,8 +1,8 @@
 """pytorch-profiler's API based on fxflops: a model's multiply-adds, parameters and time, module by module.
 
 The counts follow ``convention="pytorch_profiler"``. Time is measured while the model runs by itself, without counting.
-Unlike the original, this profiler leaves training flags, attributes and hooks as they were. It also sums the counts and
-times of a module over all calls in the model's last run.
+Unlike the original, this profiler leaves training flags, attributes and hooks as they were. Also unlike the original, this profiler sums a
+module's counts and times over all calls in the model's last run.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ class Session(Stopwatch):
                 then()
 
     def _profile(self) -> Profile:
-        """Return the profile of the last run; count it with the inputs of the last run."""
+        """Count the last run with its own inputs, and return the profile of this run."""
         if not self._has_run:
             raise of_kind(InputError("there is no profile: call start_profile(), then run the model"), AttributeError)
         if self._counted is None:

@@ -1,11 +1,11 @@
 """thop's API based on fxflops: ``profile``, ``profile_origin`` and ``clever_format``.
 
 The counts follow ``convention="thop"``. This is thop 0.1.1, not ultralytics-thop, although both are imported as
-``thop``. Unlike the original, these functions leave buffers, hooks and training flags as they were. They count a module
-with several parents once, under the first parent; the original hooks and counts such a module once for each parent. The
-model runs on real tensors only if ``custom_ops`` has handlers. Like the original, these functions raise an error for
-TorchScript modules. They warn about operators that thop does not see, e.g. all operators of a torch.export program; the
-original returns 0 for such operators, or raises an error.
+``thop``. Unlike the original, these functions leave buffers, hooks and training flags as they were. If a module has several parents, these
+functions count it once, under the first parent. The original hooks and counts the module once for each parent. The model runs on real
+tensors only if ``custom_ops`` has handlers. Like the original, these functions raise an error for TorchScript modules. These functions warn
+about operators that thop does not see, e.g. all operators of a torch.export program. For such operators, the original returns 0 or raises
+an error.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def profile(
 
     Args:
         inputs: the positional inputs.
-        custom_ops: a dict from exact classes to functions ``handler(module, inputs, output)``. A handler is called after each
-            call of such a module and adds the count to ``module.total_ops``. The children of these modules are not counted.
+        custom_ops: a dict from exact classes to functions ``handler(module, inputs, output)``. A handler is called after each call of a
+            module of its class, and adds the count to ``module.total_ops``. The children of a module with a handler are not counted.
         verbose: print the rule of each class.
         ret_layer_info: also return the sums of each module: ``{name: (MACs, params, {...})}``.
         report_missing: also print classes without a rule.
@@ -103,7 +103,8 @@ def profile_origin(
     verbose: bool = True,
     report_missing: bool = False,
 ) -> tuple[float, float]:
-    """Return ``(MACs, params)`` like :func:`profile`, but count only modules without children, with all parameters of these modules."""
+    """Return ``(MACs, params)`` like :func:`profile`, but count only modules without children. The number of parameters includes all
+    parameters of these modules."""
     model, handlers = checked_model(model, AttributeError), custom_ops or {}
     childless = [module for module in innermost_first(model) if not any(True for _ in children_of(module))]
     if verbose or report_missing:

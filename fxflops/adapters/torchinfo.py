@@ -168,7 +168,7 @@ def _is_data(value: Any) -> bool:
 
 
 def _places(place: LayerInfo) -> Iterator[LayerInfo]:
-    """Yield a row for this module and for each module inside it, in the order of their definition. A shared module has several rows."""
+    """Yield a row for this module and for each module inside it, in the order in which the modules are defined. A shared module has several rows."""
     yield place
     for name, child in place.module._modules.items():
         if child is not None:
@@ -217,8 +217,8 @@ def _called(
 
 
 def _specs(value: Any) -> Any:
-    """Replace the tensors in a value by specs. An object with an attribute ``tensors`` (torchvision's ImageList) is replaced by the
-    specs of these tensors."""
+    """Replace the tensors in a value by specs. If an object has an attribute ``tensors`` (as torchvision's ImageList has), the specs of
+    these tensors replace the object."""
     if hasattr(value, "tensors"):
         return _specs(value.tensors)
     if isinstance(value, (tuple, list)):
@@ -252,13 +252,13 @@ def _with_containers(rows: Sequence[LayerInfo]) -> list[LayerInfo]:
 
 
 def _above(row: LayerInfo) -> list[LayerInfo]:
-    """Return the rows of the modules around a row's module, outermost first, without the model's row."""
+    """Return the rows of the modules that contain a row's module, outermost first, but not the model's row."""
     parent = row.parent_info
     return [] if parent is None or parent.depth == 0 else [*_above(parent), parent]
 
 
 def _nest(rows: Sequence[LayerInfo]) -> None:
-    """Number the rows of each depth, and set each row's ``children`` to the rows below it."""
+    """Give each row its number among the rows of the same depth, and set each row's ``children`` to the rows one level below it."""
     numbers: dict[int, int] = {}
     for i, row in enumerate(rows):
         numbers[row.depth] = row.depth_index = numbers.get(row.depth, 0) + 1

@@ -27,7 +27,7 @@ class Mode(str, Enum):
 
 @unique
 class RowSettings(str, Enum):
-    """The settings for rows: which parts the names of rows have, and which rows are hidden."""
+    """The settings for rows: which parts the name of a row consists of, and which rows are hidden."""
 
     DEPTH = "depth"
     VAR_NAMES = "var_names"
@@ -82,7 +82,7 @@ INDENT = 5
 
 @dataclass(eq=False, repr=False)
 class LayerInfo:
-    """A row of the table: a module at its place in the model, or one call of the module.
+    """A row of the table. The row shows a module at its place in the model, or one call of the module.
 
     ``macs`` are the mult-adds of the parameters of the module and its children. ``children`` are the rows below this row.
     ``is_recursive`` is True if an earlier row has the same module.
@@ -164,7 +164,7 @@ class LayerInfo:
         return (child for child in self.children if not child.is_recursive)
 
     def get_layer_name(self, show_var_name: bool, show_depth: bool) -> str:
-        """Return ``Linear (fc): 2-1``: the class, the name in its parent, the depth and the number at that depth."""
+        """Return ``Linear (fc): 2-1``: the class, the module's name in its parent, the depth, and the row's number at this depth."""
         name = self.class_name
         if show_var_name and self.var_name:
             name += f" ({self.var_name})"

@@ -1,4 +1,5 @@
-"""Commands that answer one question about a counted model: its roofline, serving cost, training run or a trainer's estimate."""
+"""Commands that answer one question about a counted model: how close to the roofline it is, what serving it costs, what training it costs,
+or what a trainer estimates for it."""
 
 from __future__ import annotations
 
@@ -130,7 +131,7 @@ def training_run(
     asked: Asked,
     json: option.TableAsJson = False,
 ) -> None:
-    """Show how many GPU-hours a training run takes, from the count of one step, and compare them with the 6ND estimate."""
+    """Show how many GPU-hours a training run takes, computed from the count of one step. Compare these hours with the 6ND estimate."""
     card = _card(asked)
     if card is None:
         raise InputError(option.NO_CARD)

@@ -107,7 +107,7 @@ app = typer.Typer(
 
 
 def _as_note(message: Any, category: type[Warning], filename: str, lineno: int, line: str | None = None) -> str:
-    """Return the text of a warning. Warnings of fxflops itself look like the command's other notes, without a place in typer's code."""
+    """Return the text of a warning. fxflops's own warnings are printed like the command's other notes, without the file and line in typer's code."""
     if Path(filename).parent.name == "typer":
         return f"fxflops: {message}\n"
     return python_format(message, category, filename, lineno, line)
@@ -200,9 +200,10 @@ def run(
 ) -> None:
     """Run a model on random inputs and show its FLOPs, time and memory, module by module.
 
-    If MODEL is a report saved as JSON, show that report. Several models are compared in a table with one row per model and the chosen
-    --columns. If --device names a card, the model is counted for the card but not run, and the last line says whether the model fits in
-    the card's memory. Under torchrun, FILE.py:FUNCTION may parallelize the model: rank 0 then shows its own report and a report of all ranks.
+    If MODEL is a report saved as JSON, show that report. With several models, show one table, with one row per model and the chosen
+    --columns. If --device names a card, the model is counted for the card but not run. The last line then says whether the model fits in
+    the card's memory. Under torchrun, FILE.py:FUNCTION may parallelize the model: rank 0 then shows its own report and a report of all
+    ranks.
     """
     is_one = len(models) == 1
     if is_one:
@@ -299,9 +300,9 @@ def predict(
 ) -> None:
     """Predict how much time and memory a model takes on a card. The model is only counted for the card, not run.
 
-    The time is device time, as in a CUDA graph, and is printed with the typical error of such predictions. The memory is the amount that
-    CUDA's allocator reserves in two steps, plus CUDA's context and NCCL's buffers. Memory cannot be predicted from a saved report, because
-    a saved report does not contain individual allocations.
+    The predicted time is the time that the device works, as in a CUDA graph. The typical error of such predictions is printed with the
+    time. The memory is the amount that CUDA's allocator reserves in two steps, plus CUDA's context and NCCL's buffers. Memory cannot be
+    predicted from a saved report, because a saved report does not contain individual allocations.
     """
     if by not in PREDICTED_BY:
         raise InputError(f"--by {by!r}: expected one of {', '.join(PREDICTED_BY)}")
@@ -404,7 +405,7 @@ def explain(
 ) -> None:
     """Explain why two counters (conventions) give different totals for a model.
 
-    The table lists the operations that the two counters count differently, and what each counter counts for them.
+    The table lists the operations that the two counters count differently, and what each of the two counts for an operation.
     """
     for each in (a, b):
         check_convention(each)
@@ -461,7 +462,7 @@ def diff(
 
 
 def _labelled(name: str, report: Report, text: str) -> str:
-    """Put the name before the text, unless the report was requested by that name: then the text already contains the name."""
+    """Put the name before the text. If the report was requested by this name, the text already contains the name, so return the text unchanged."""
     return text if report.environment.asked == name else f"{name}   {text}"
 
 

@@ -41,7 +41,8 @@ def closed_form(
 ) -> None:
     """Print a model's costs as polynomials in the sizes of its inputs, and the range of sizes for which the polynomials hold.
 
-    --python and --latex print only the FLOPs of the forward pass or, with --backward, of the forward and backward passes together.
+    --python and --latex print only the FLOPs. The printed FLOPs are those of the forward pass or, with --backward, of the forward and
+    backward passes together.
     """
     names = [NAMED.fullmatch(each.strip()) for each in dynamic.split(",")]
     if None in names or (python and latex):

@@ -10,8 +10,8 @@ import sys
 def end(number: int, frame: object) -> None:
     """End this process by the signal.
 
-    Imports of torch and other libraries run callbacks and C code where Python ignores exceptions,
-    KeyboardInterrupt too; so none is raised.
+    No exception such as KeyboardInterrupt is raised: while torch and other libraries are imported, callbacks and C code run in which Python
+    ignores exceptions.
     """
     if sys.stderr.isatty():
         from contextlib import suppress

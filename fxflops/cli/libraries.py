@@ -1,7 +1,7 @@
 """The model names of timm, torchvision and transformers, read from the sources of the installed libraries.
 
-Importing one of these libraries also imports torch and takes seconds. Names are read from source files so that a misspelt name is
-reported without an import.
+Importing one of these libraries also imports torch and takes seconds. Names are read from the library's source files. So a misspelt name is
+reported without importing the library.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def model_named(word: str) -> str | None:
 def check_model(name: str) -> str:
     """Return a model's name, with "hf:" put before a config.json.
 
-    Raises InputError if the model's library or file does not exist, or if the library's sources do not contain the model. A name that
-    cannot be checked this way is returned; if the name is wrong, the library reports the error when the model is loaded.
+    Raises InputError if the model's library or file does not exist, or if the library's sources do not contain the model. If the name
+    cannot be checked this way, it is returned unchecked. If the unchecked name is wrong, the library reports the error when the model is loaded.
     """
     if Path(name).name == "config.json" and Path(name).is_file():
         name = f"hf:{name}"
@@ -145,7 +145,8 @@ def _is_written(name: str, library: str) -> bool:
 
 
 def _sources(package: str, pattern: str) -> str:
-    """Return the joined text of a package's files whose paths match the pattern; "" if the package is not installed in a folder."""
+    """Return the text of all files in a package whose paths match the pattern, as one string. Return "" if the package is not installed in
+    a folder."""
     spec = find_spec(package)
     return _read(tuple((spec and spec.submodule_search_locations) or ()), pattern)
 

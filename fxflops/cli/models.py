@@ -49,9 +49,9 @@ class Loaded(NamedTuple):
     """A model and its inputs.
 
     ``given`` are args and kwargs from the user's own code. ``default`` are inputs that fit a library's model. ``note`` names the default
-    sizes that fxflops chose. ``ask`` is the error message to show if a model has free input sizes and the user gives no inputs; with
-    ``is_batch`` only the first size of each input is free. ``to_train`` prepares a transformers model for training as transformers'
-    Trainer does, and returns labels for the inputs.
+    sizes that fxflops chose. ``ask`` is the error message to show if the model has free input sizes and the user passes no inputs. If
+    ``is_batch`` is True, only the first size of each input is free. ``to_train`` prepares a transformers model for training as
+    transformers' Trainer does, and returns labels for the inputs.
     """
 
     model: nn.Module
@@ -172,8 +172,8 @@ def _of_folder(path: Path) -> Loaded:
 
 
 def _inputs_of_transformers(model: Any, config: Any) -> tuple[tuple[Given, ...], str]:
-    """Return the inputs of a model whose main input is tokens or an image, and a note about sizes that fxflops chose. Other models get no
-    inputs."""
+    """Return inputs for a model whose main input is tokens or an image. Also return a note about the sizes that fxflops chose. Other models
+    get no inputs."""
     if model.main_input_name == "input_ids" and hasattr(config, "vocab_size"):
         tokens = min(DEFAULT_TOKENS, getattr(config, "max_position_embeddings", None) or DEFAULT_TOKENS)
         wanted = ["decoder_input_ids"] if getattr(config, "is_encoder_decoder", False) else []
@@ -195,7 +195,7 @@ def _inputs_of_transformers(model: Any, config: Any) -> tuple[tuple[Given, ...],
 def _labels(model: Any, config: Any, inputs: Sequence[Given]) -> tuple[Given, ...]:
     """Return the labels for training a transformers model. There are no labels if the model takes none or their shape is unknown.
 
-    Also switches the model's KV cache off, as transformers' Trainer does: the cache would keep all keys and values until the step ends.
+    Also switch the model's KV cache off, as transformers' Trainer does, because the cache would keep all keys and values until the step ends.
     """
     configs = [config, config.get_text_config()] if hasattr(config, "get_text_config") else [config]
     for each in configs:
@@ -276,7 +276,7 @@ def _own(place: str, attribute: str, on_meta: bool) -> Loaded:
 
 
 def _imported(place: str, attribute: str = "name") -> ModuleType:
-    """Import a Python file or a module by name. A file can import other files in its folder; a module may be in the current directory.
+    """Import a Python file or a module by name. A file can import the other files in its folder. A module may also be in the current directory.
 
     ``attribute`` is the name to look up in it, for error messages.
     """
@@ -304,7 +304,7 @@ def _imported(place: str, attribute: str = "name") -> ModuleType:
 
 @cache
 def _executed(path: Path, changed: int) -> ModuleType:
-    """Run a file as a module. The file runs again only if it has changed, since it may register things that cannot be registered twice."""
+    """Run a file as a module. The file runs again only if it has changed, since its code may register things that cannot be registered twice."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
@@ -325,7 +325,8 @@ def _own_arguments(program: str) -> Iterator[None]:
 
 
 def _package_advice(path: Path, attribute: str) -> Callable[[BaseException], str]:
-    """Return a function that gives advice on an error raised while the file is imported, e.g. to name the file as part of its package."""
+    """Return a function that gives advice for an error raised while the file is imported. The advice is e.g. to name the file as part of
+    its package."""
 
     def advice(error: BaseException) -> str:
         if isinstance(error, SystemExit):

@@ -32,7 +32,7 @@ def report_of(target: str, asked: Asked, timed: Mapping[str, Any] | None = None)
 
 
 def both(a: str, b: str, asked: Asked) -> tuple[Report, Report]:
-    """Return the reports of two targets. If one target is a saved report and the other a model, options for inputs apply only to the model."""
+    """Return the reports of two targets. If one target is a saved report and the other is a model, the options for inputs apply only to the model."""
     one, other = (asked.of_saved() if is_saved(x) and not is_saved(y) else asked for x, y in ((a, b), (b, a)))
     return report_of(a, one), report_of(b, other)
 
@@ -103,8 +103,8 @@ def _is_trace(target: str) -> bool:
 def gathered(report: Report) -> list[GatheredReport] | None:
     """Gather the reports of all processes, and destroy the process group.
 
-    Returns a list with the gathered report, an empty list if there is only one process, and None in every process but the first. If
-    torchrun started processes that joined no process group, each counts alone, and only the first prints.
+    Returns a list with the gathered report in the first process, and None in all other processes. The list is empty if there is only one
+    process. If torchrun started processes that joined no process group, each counts alone, and only the first prints.
     """
     from torch import distributed
 

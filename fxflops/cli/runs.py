@@ -304,7 +304,7 @@ def _place_of(model: nn.Module) -> torch.device:
 
 
 def _precision_of(model: nn.Module) -> torch.dtype:
-    """Return the dtype of the model's first floating-point parameter; torch's default dtype if there is no such parameter."""
+    """Return the dtype of the model's first floating-point parameter. If there is no such parameter, return torch's default dtype."""
     return next((p.dtype for p in parameters_of(model) if p.is_floating_point()), torch.get_default_dtype())
 
 
@@ -333,6 +333,6 @@ def _is_of_meta(error: BaseException | None) -> bool:
 
 
 def _on_meta(error: BaseException) -> list[str]:
-    """Return the lines of an error that mention the meta device, without the line that shows the place in the user's file."""
+    """Return the lines of an error message that mention the meta device. Leave out the line with the place in the user's file."""
     lines = map(str.strip, str(error).splitlines())
     return [line for line in lines if "meta" in line.lower() and not line.startswith("at ")]

@@ -91,7 +91,7 @@ class Shown:
     def _columns(self, known: Sequence[Column]) -> list[str] | None:
         """Return the chosen columns for a view that has the columns ``known``; None for the view's default columns.
 
-        If the tree and the table are both shown, a column that only the other view has is skipped.
+        If both the tree and the table are shown, a view skips each chosen column that only the other view has.
         """
         names = [] if self.columns is None else [name.strip() for name in self.columns.split(",")]
         shown = [each for is_shown, each in ((self.tree, MODULE_COLUMNS), (self.table, OPERATIONS)) if is_shown]
@@ -107,7 +107,7 @@ class Shown:
         return printable("\n\n".join([summary(report._summary, color=color), *views]))
 
     def _tree(self, report: Report, color: bool) -> str:
-        """Return the module tree; after a backward pass, return one tree for the forward and one for the backward."""
+        """Return the module tree. If there was a backward pass, return two trees: one for the forward and one for the backward."""
         from ..render.tree import tree
 
         asked: dict[str, Any] = {"depth": self.depth, "sort_by": self.sort_by, "columns": self._columns(MODULE_COLUMNS)}
@@ -152,7 +152,8 @@ def listed(lines: Iterable[str]) -> str:
 
 
 def ops_text(rows: Iterable[Row], brief: bool) -> str:
-    """Return a list of ops with what is counted for each op; unless ``brief``, also with the functions and modules counted as the op."""
+    """Return a list of the ops, with the counting rule of each op. Unless ``brief``, also list the functions and modules that are counted
+    as the op."""
     if brief:
         return listed(align([(row.op, counts(row)) for row in rows], [False, False]))
     width = min(terminal_width() or 100, 100)
@@ -189,7 +190,7 @@ def incomplete_lines(report: Report, allowed: bool) -> list[str]:
 
 
 def check_suffix(path: Path) -> None:
-    """Raise InputError, before a model runs, if its suffix or its folder makes it impossible to write this file."""
+    """If the suffix or the folder of this file makes it impossible to write the file, raise InputError before a model runs."""
     from ..render.files import FORMATS
 
     if not path.name.lower().endswith(tuple(FORMATS)):
@@ -228,7 +229,7 @@ WHAT_FITS = ("fxflops predict ... --what-fits finds the largest batch", "and the
 
 
 def subject_line(report: Report, asked: Asked) -> str:
-    """Describe what was counted in one line: the model, its parameters and their dtype, the inputs and the phases."""
+    """Describe in one line what was counted: the model, its parameters and their dtype, the inputs and the phases."""
     data = report._summary
     dtypes = {each.spec.dtype_name for each in report.live_at_peak if each.category == "params"}
     phases = [

@@ -24,7 +24,7 @@ DTYPES |= {short: DTYPES[name] for name, short in DTYPE_NAMES.items()}
 def dtype_of(name: str, of_weights: bool = False) -> torch.dtype:
     """Return the dtype with this name, which may be written as "f16", "fp16", "float16" or "torch.float16".
 
-    Raises InputError for an unknown name and, with ``of_weights``, for a dtype that is neither floating-point nor complex.
+    Raises InputError for an unknown name. With ``of_weights``, also raises InputError for a dtype that is neither floating-point nor complex.
     """
     bare = re.sub(r"^fp(?=\d)", "f", name.removeprefix("torch."))
     found = DTYPES.get(bare)
@@ -68,8 +68,8 @@ def device_of(name: str, needed: bool = True) -> torch.device:
 
 
 def card_of(name: str | None) -> Device:
-    """Return the card with this name; for a CUDA device such as "cuda:0", return the card in this machine. Raises InputError if there is
-    no such card."""
+    """Return the card with this name. For a CUDA device such as "cuda:0", return the card that is in this machine. Raises InputError if
+    there is no such card."""
     if name is None:
         raise InputError(NO_CARD)
     found = listed(name)

@@ -1,6 +1,6 @@
 """Define the class Convention, which describes a tool's counting rules, and list all conventions of fxflops.
 
-This module does not import torch, so that saved reports and the list of conventions can be shown without torch.
+This module does not import torch. So saved reports and the list of conventions can be shown in an environment without torch.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class Convention:
     """The rules of a tool: a name, a one-line summary, and its differences from the base convention, "fxflops".
 
     ``rows`` are the tool's own formulas. A key is an op, or exactly one module class, function or operator (such as
-    ``operator.add``). The formulas are called like formulas in ``formulas=``. The formula for a module class gets the module,
-    then the arguments of its forward; any other formula gets the op's parameters by name. A call without a base formula stays
+    ``operator.add``). The formulas are called like formulas in ``formulas=``. The formula for a module class is called with the module and
+    then the arguments of its forward. Any other formula is called with the op's parameters by name. A call without a base formula stays
     uncounted, even if ``rows`` has a formula for the call.
 
-    ``of`` returns the cost of an operation that has no formula in ``rows``. It is called with the base cost and the operation;
-    for complex numbers, the base cost is in real operations. By default, the operation has its base cost. Tools that count
-    only the operations they list use :func:`nothing`.
+    ``of`` returns the cost of an operation that has no formula in ``rows``. ``of`` is called with the base cost and the operation. For
+    complex numbers, the base cost is in real operations. By default, the operation has its base cost. Tools that count only the operations
+    they list use :func:`nothing`.
 
     ``modules`` is for tools that hook modules. It returns the rule of a module class; None if the tool ignores the class. The
     charge of a rule covers all modules inside the charged module. If a module without children also has a formula in
@@ -40,8 +40,8 @@ class Convention:
     everything except formulas that users register with fxflops. It also counts operations without a base formula.
 
     Under every convention, MACs come from the base formulas. A formula that a user registers with fxflops replaces the
-    convention's formulas, rules and charges. Conventions in :data:`IN_MACS` then use the MACs of the Cost that this formula
-    returns, if it has MACs. Four flags describe what the tool sees:
+    convention's formulas, rules and charges. If a user's formula returns a Cost with MACs, the conventions in :data:`IN_MACS` use these
+    MACs. Four flags describe what the tool sees:
 
     - ``operators``: "all": all dispatched operators; "called": operators that the model's code calls directly, as
       torch.export programs do; "none": no operators, for tools that hook modules or replace functions. Operators that a tool
@@ -107,7 +107,7 @@ OF_MACS = {
 
 
 def title_of(convention: str) -> str:
-    """Return the column title for a convention's count: "FLOPs", or e.g. "thop MACs" to distinguish it from the report's own MACs."""
+    """Return the column title for a convention's count. The title is "FLOPs" or, to distinguish it from the report's own MACs, e.g. "thop MACs"."""
     return f"{convention} {OF_MACS[convention]}" if convention in OF_MACS else "FLOPs"
 
 

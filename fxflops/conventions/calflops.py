@@ -3,8 +3,8 @@
 calflops counts like flops-profiler (the convention ``flops_profiler``), with three differences. torch.mm, torch.bmm,
 their tensor methods and Tensor.baddbmm are free. An RNN step costs 2 per weight, less 1 per row of each weight matrix.
 ``padding="same"``, transposed convolutions and nn.Upsample do not raise an error. The tool charges F.upsample twice,
-because F.upsample calls F.interpolate; here F.upsample is charged once. If the model raises an error, the tool does not
-restore the torch functions that it has replaced.
+because F.upsample calls F.interpolate; here F.upsample is charged once. After an error in the model, the tool does not restore the torch
+functions that it has replaced.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The flops of DeepSpeed's flops profiler (https://github.com/deepspeedai/DeepSpeed), as of DeepSpeed 0.19.8.
 
 The profiler replaces functions of torch.nn.functional and of torch, and methods of tensors, by its own versions, which
-charge FLOPs for each call. RNNs are charged by hooks. A replaced function is also charged when torch's own functions
-call it, so F.local_response_norm has four charges. Python's operators are free, except ``x @ y``. torch.softmax and
-Tensor.baddbmm are free too. The profiler prints MACs beside its flops: see the convention ``deepspeed_macs``. The
-convention ``flops_profiler`` counts like the profiler's separate package of 2023.
+charge FLOPs for each call. RNNs are charged by hooks. A replaced function is also charged when torch's own functions call it. For example,
+F.local_response_norm calls four replaced functions, and each call is charged. Python's operators are free, except ``x @ y``. torch.softmax
+and Tensor.baddbmm are free too. The profiler prints MACs beside its flops: see the convention ``deepspeed_macs``. The convention
+``flops_profiler`` counts like the profiler's separate package of 2023.
 
 If the tool raises an error, the count here is what the tool's rules intend. The tool raises errors for
 F.scaled_dot_product_attention and pools with inputs passed by name, and for images without a batch dimension. The count

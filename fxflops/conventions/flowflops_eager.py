@@ -2,8 +2,8 @@
 
 flowflops is based on ptflops: it hooks modules of certain classes (not their subclasses) and adds up their charges.
 Functions are not counted. flowflops's documentation states a factor of 2 for convolutions, but the printed numbers do
-not include this factor. ResNet-50 has 4121925096. The tool divides the sum by the batch size; here the sum covers the
-whole batch.
+not include this factor. ResNet-50 has 4121925096. The tool divides the sum by the batch size. This convention does not divide: its sum is
+for the whole batch.
 """
 
 from __future__ import annotations

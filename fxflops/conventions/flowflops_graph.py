@@ -1,13 +1,12 @@
 """The count of flowflops, OneFlow's counter, in mode "graph" (https://github.com/Oneflow-Inc/flow-OpCounter), for torch operators.
 
-flowflops compiles a model into a graph of OneFlow operators and adds up the costs of the operators below. A cost is
-computed from the shapes of the operator's inputs, for most operators from one sample only. In the graph, ``linear`` is
-a product and a sum, ``mean`` is a sum and a division, and InstanceNorm and GroupNorm are several operators each.
-flowflops's documentation states a factor of 2 for convolutions, but the printed numbers do not include this factor.
-ResNet-50 has 4127444456.
+flowflops compiles a model into a graph of OneFlow operators and adds up the costs of the operators below. The cost of an operator is
+computed from the shapes of its inputs. For most operators, only one sample of the batch is used. In the graph, ``linear`` is a product and
+a sum, ``mean`` is a sum and a division, and InstanceNorm and GroupNorm are several operators each. flowflops's documentation states a
+factor of 2 for convolutions, but the printed numbers do not include this factor. ResNet-50 has 4127444456.
 
-The tool raises a KeyError for an unknown operator; here an unknown operator costs nothing. The documentation does not
-list the operators of GroupNorm; here GroupNorm costs the same as in mode "eager".
+The tool raises a KeyError for an unknown operator; here an unknown operator costs nothing. The documentation does not say which operators
+GroupNorm becomes. Here GroupNorm costs the same as in mode "eager".
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ and bilinear upsampling of images by their number of elements. Every other opera
 scaled_dot_product_attention, RNN layers (not RNN cells), baddbmm, mv, and convolutions with ``padding="same"``.
 ResNet-50 has 4111512576.
 
-If fvcore raises an error (a matmul by a vector, a normalization of more than five dims), the count here is what
-fvcore's rules intend. Three differences from fvcore remain. fvcore skips calls that no output needs; here these calls
-are counted. fvcore skips calls inside a torch.autograd.Function; here these calls are counted too. fvcore raises an
-error for TorchScript modules; here the report lists their operations as missing.
+For some inputs fvcore raises an error (a matmul by a vector, a normalization of more than five dims). The count here is then what fvcore's
+rules intend. Three differences from fvcore remain. fvcore skips calls that no output needs; here these calls are counted. fvcore skips
+calls inside a torch.autograd.Function; here these calls are counted too. fvcore raises an error for TorchScript modules; here the report
+lists their operations as missing.
 
 If a model calls operators directly (torch.ops.aten.linear, as torch.export and make_fx programs do), fvcore traces
 these operators like functions of torch. Operators without a rule in fvcore count 0 here too, e.g. native_batch_norm,
@@ -73,7 +73,7 @@ def convolution(input: Spec, weight: Spec, *, transposed: bool, out: Spec) -> in
 
 
 def _products(input: Spec, weight: Spec, places: Spec) -> int:
-    """Return the number of products of a convolution; a complex product counts as three real ones."""
+    """Return the number of multiplications in a convolution. A complex multiplication counts as three real ones."""
     return (3 if input.dtype.is_complex else 1) * windows(input, weight, places)
 
 
@@ -103,8 +103,8 @@ def einsum(*operands: Any, out: Spec) -> int:
 
 
 def _as_equation(operands: Sequence[Any]) -> tuple[str, list[Spec]]:
-    """Return the equation without spaces, and the operands. If the call has lists of numbers, ``einsum(a, [0, 1], b, [1, 2], [0, 2])``,
-    build the equation with the letters that torch uses for these numbers."""
+    """Return the equation without spaces, and the operands. If the call passes lists of numbers, ``einsum(a, [0, 1], b, [1, 2], [0, 2])``,
+    build the equation from the letters that torch uses for these numbers."""
     if isinstance(operands[0], str):
         return operands[0].replace(" ", ""), list(specs_in(tuple(operands)))
     pairs = len(operands) // 2

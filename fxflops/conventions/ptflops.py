@@ -3,14 +3,13 @@
 ptflops hooks modules of certain classes (not their subclasses), and replaces some functions of torch and
 torch.nn.functional and some methods of tensors. Hooks and replaced functions both charge. So nn.ReLU is charged twice,
 because its forward calls F.relu. The charge of a hooked module covers the hooked modules inside it, e.g. the linear
-layers of timm's Attention. Operators (``x + y``, ``x @ y``) are free. The tool divides the charges of hooks by the
-batch size, but not the charges of functions; here all charges are for the whole batch.
+layers of timm's Attention. Operators (``x + y``, ``x @ y``) are free. The tool divides the charges of hooks by the batch size, but not the
+charges of functions. Here all charges are for the whole batch.
 
-If the tool raises an error (attention or pooling with an input passed by name), the count here is what the tool's rules
-intend. Two differences remain. First, the tool's number depends on how a function is looked up. The tool charges
-F.upsample twice: for itself, and for the F.interpolate that F.upsample calls. The tool misses a function that was
-imported by name before the tool replaced it (``from torch.nn.functional import relu``). Second, the tool counts a
-module with two parents once under each parent.
+For some calls the tool raises an error (attention or pooling with an input passed by name). The count here is then what the tool's rules
+intend. Two differences remain. First, the tool's number depends on how a function is looked up. The tool charges F.upsample twice: for
+itself, and for the F.interpolate that F.upsample calls. The tool misses a function that was imported by name before the tool replaced it
+(``from torch.nn.functional import relu``). Second, the tool counts a module with two parents once under each parent.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
 """The count of ptflops 0.7.5 (https://github.com/sovrasov/flops-counter.pytorch) with its second backend, "aten".
 
 ptflops adds up the multiply-accumulates of mm, addmm, bmm and convolution as torch dispatches these operators, and 1
-for each bias that they add. This covers linear layers, matmul, einsum and RNNs. All other operators count 0:
-scaled_dot_product_attention, baddbmm, a product by a vector.
+for each bias that they add. This covers linear layers, matmul, einsum and RNNs. All other operators count 0, e.g.
+scaled_dot_product_attention, baddbmm and a product by a vector.
 
-ptflops's number depends on the kernel that torch chooses; here the count does not depend on it. On a CPU, torch
-computes an LSTM of float32 tensors by a single kernel, which the tool skips. Here the LSTM counts the products that
-torch computes for it on other devices. A program that calls this kernel by name, e.g. a program recorded by make_fx,
-counts 0 on every device. Attention always counts 0, as for the fused kernel, even where torch computes attention by
-plain products. A bias always counts, even where torch adds the bias in a separate operator because the input of the
-linear layer is not contiguous.
+ptflops's own number depends on the kernel that torch chooses; the count here does not. On a CPU, torch computes an LSTM of float32 tensors in
+a single kernel, and the tool skips this kernel. Here the LSTM counts the products that torch computes for it on other devices. A program may
+call this kernel by name, as programs recorded by make_fx do. The kernel then counts 0 on every device. Attention always counts 0, as with the
+fused kernel. Attention counts 0 even where torch computes attention as plain matrix products. A bias is always counted. If the input of a
+linear layer is not contiguous, torch adds the bias in a separate operator, and the bias is still counted.
 """
 
 from __future__ import annotations
@@ -92,9 +91,9 @@ def products(cost: Cost, ran: Operation) -> Cost:
 
 
 def parameters(ran: Operation) -> list[Spec]:
-    """Return the weights (2-d) and biases (1-d) of a recurrent layer or cell, which is a module or a function.
+    """Return the weights (2-d) and biases (1-d) of a recurrent layer or cell. The layer or cell may be a module or a function.
 
-    ``torch.gru(input, hx, params, ...)`` takes all weights and biases in one list: the last argument that is a list.
+    ``torch.gru(input, hx, params, ...)`` takes all weights and biases in one list, which is its last argument that is a list.
     ``torch.gru_cell(input, hx, w_ih, w_hh, b_ih, b_hh)`` takes each weight and bias as a separate argument.
     """
     if ran.settings:

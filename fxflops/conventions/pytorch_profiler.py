@@ -2,10 +2,10 @@
 
 pytorch-profiler is no longer available. The formulas here follow its documentation, whose example is a LeNet5 with
 429.248 KMac. The tool replaced the functions of torch.nn.functional, so functions of ``torch`` and methods of tensors
-are free. The tool collected charges only when a module without children returned. So calls made by a module with
-children are free too, e.g. the softmax at the end of that LeNet5. If the tool raised an error (one-dimensional
-convolutions, scale factors, leaky_relu), the count here is what the tool's rules intended. If a module was called
-several times, the tool kept only the last call; here all calls are counted.
+are free. The tool collected charges only when a module without children returned. So calls made by a module with children are free too,
+e.g. the softmax at the end of the documentation's LeNet5. For some calls the tool raised an error (one-dimensional convolutions, scale
+factors, leaky_relu). The count here is then what the tool's rules intended. If a module was called several times, the tool kept only the
+last call. Here all calls are counted.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ the sum over its children. Functions, operators and biases are free. The charge 
 children, except for nn.Sequential. thop returns a float, but all its rules give whole numbers, so the count here is an
 int.
 
-If the tool raises an error (nn.Softmax without a dim, a module with its input passed by name), the count here is what
-the tool's rules intend. A module with two parents counts differently here: thop hooks such a module twice and counts it
-under both parents. thop also leaves one of the two hooks on the module, so the model's next run raises an error.
+For some modules the tool raises an error (nn.Softmax without a dim, a module with its input passed by name). The count here is then what
+the tool's rules intend. If a module has two parents, thop hooks it twice and counts it under both parents. This convention does not count
+the module twice. thop also leaves one of the two hooks on the module, so the model's next run raises an error.
 """
 
 from __future__ import annotations

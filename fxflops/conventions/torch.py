@@ -2,14 +2,13 @@
 
 FlopCounterMode counts 2 FLOPs per multiply-accumulate of mm, addmm, bmm, baddbmm, convolution and
 scaled_dot_product_attention, and of operations that are computed by these operators (linear, RNNs, einsum). Integer
-products count too. All other operations count 0. Contractions count 0 too if their aten operators have no formula in
-torch: in-place products, and products with a vector (mv, dot). Complex numbers count like real numbers, except in
-convolutions: torch computes a complex convolution as three real ones. Formulas that a user registers with
-``register_flop_formula`` are applied.
+products count too. All other operations count 0. In-place products, and products with a vector (mv, dot), count 0 too, because torch has no
+formula for their aten operators. Complex numbers count like real numbers, except in convolutions. torch computes a complex convolution as
+three real convolutions. Formulas that a user registers with ``register_flop_formula`` are applied.
 
-FlopCounterMode's own number depends on the device, the grad mode and the kernel, because some kernels of an operator
-have no formula: attention on a CPU before torch 2.15, oneDNN's RNNs, fused encoder layers. This convention also counts
-kernels without a formula.
+FlopCounterMode's own number depends on the device, the grad mode and the kernel. Some kernels have no formula, although other kernels of
+the same operator have one: attention on a CPU before torch 2.15, oneDNN's RNNs, fused encoder layers. This convention also counts kernels
+without a formula.
 """
 
 from __future__ import annotations
@@ -52,7 +51,8 @@ REAL_PARTS = {"conv": 3, "conv_transpose": 3}
 def doubled(cost: Cost, ran: Operation) -> Cost:
     """2 per multiply-accumulate, nothing for anything else; operators of libraries other than aten count 0.
 
-    The fused backward kernel of attention recomputes the scores, which adds one product to the 4 products of the gradients.
+    The fused backward kernel of attention recomputes the scores. So the fused kernel computes one matrix product more than the 4 products
+    for the gradients.
     """
     if not _is_counted(ran):
         return Cost(macs=cost.macs)
@@ -69,7 +69,7 @@ def doubled(cost: Cost, ran: Operation) -> Cost:
 
 
 def _is_counted(ran: Operation) -> bool:
-    """Return True if torch has formulas for an operation's kernels; products with a vector have no formula."""
+    """Return True if torch has formulas for an operation's kernels. torch has no formula for products with a vector."""
     target, name = ran.target, _name(ran.target)
     if ran.op not in COUNTED or name in OMITTED or name.startswith(OMITTED_FAMILIES) or name.endswith("_"):
         return False
@@ -97,7 +97,8 @@ def _name(target: Any) -> str:
 
 
 def registered(ran: Operation) -> FormulaFunction | None:
-    """Return the formula that a user registered with torch for this operator, or for the operator that this function calls."""
+    """Return the formula that a user registered with torch. The formula may be registered for this operator, or for the operator that this
+    function calls."""
     module = sys.modules.get(FLOP_COUNTER)
     known: dict[Any, Any] = {} if module is None else module.flop_registry
     theirs = {packet: formula for packet, formula in known.items() if formula.__module__ != FLOP_COUNTER}
@@ -118,7 +119,7 @@ def _overload(packet: Any) -> Any:
 
 
 def _bound(packet: Any, ran: Operation) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return an operation's arguments in the order of the operator's schema: a tuple of positional arguments, and the keywords."""
+    """Return an operation's arguments as the operator's schema orders them: a tuple of the positional arguments, and the keyword arguments."""
     known = _overload(packet)._schema.arguments
     names, keywords = (tuple(a.name for a in known if a.kwarg_only is only) for only in (False, True))
     args, kwargs = arguments((names, keywords, False, False), ran)
@@ -127,7 +128,7 @@ def _bound(packet: Any, ran: Operation) -> tuple[tuple[Any, ...], dict[str, Any]
 
 
 def _as_row(formula: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FormulaFunction:
-    """Wrap a formula that is registered with torch: the returned formula calls it with meta tensors of the operation's shapes."""
+    """Wrap a formula that is registered with torch. The wrapper calls the formula with meta tensors that have the operation's shapes."""
 
     def row(input: Any = None, *_: Any, out: Any, **__: Any) -> Any:
         return formula(*tensors(args), **tensors(kwargs), out_val=tensors(out))
@@ -146,7 +147,7 @@ def conv_backward(
 ) -> Cost:
     """grad[b, o, *m], x[b, c, *n], weight[o, i, *k] -> ...: 2 per multiply-accumulate, times ``groups`` for the weight's gradient.
 
-    For the weight's gradient, torch's conv_backward_flop multiplies every output channel by the input channels of all groups.
+    For the weight's gradient, torch's conv_backward_flop multiplies every output channel by all input channels, even if the convolution is grouped.
     """
     positions = prod((input if transposed else grad_output)[2:])
     flops = 2 * positions * input[0] * weight.numel() if output_mask[0] else 0

@@ -24,7 +24,7 @@ def max_pool(input: Spec, kernel_size: Any, *, out: Any) -> Cost:
 def assertion(condition: Any, *, out: Any) -> Cost:
     """condition -> (): 1 if ``torch._assert`` checks a comparison of Python numbers, 0 if it checks a tensor.
 
-    The published total of ViT-B/16 includes two such comparisons: the model checks the height and width of its input.
+    The published total of ViT-B/16 includes two comparisons of Python numbers: the model checks the height and width of its input.
     """
     return Cost(others=int(isinstance(condition, bool)))
 

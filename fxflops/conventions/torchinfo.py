@@ -2,16 +2,15 @@
 
 torchinfo charges each call of a module without children for the module's own parameters. The charge depends on the
 names of the parameters and on the shape of the output. The elements of ``weight`` and ``bias`` are multiplied by the
-first size of the output, the batch size. So a linear layer on a sequence is charged for one position only. In a class
-with "Conv" in its name, the elements of ``weight`` and ``bias`` are multiplied by all sizes of the output except the
-second, the channels. Weights and biases with longer names, e.g. an RNN's weight_ih_l0, are multiplied by the first two
-sizes. Other parameters are free. Functions, operators and modules with children are free too, even
-nn.MultiheadAttention.
+first size of the output, the batch size. So a linear layer on a sequence is charged for one position only. In a class with "Conv" in its
+name, the elements of ``weight`` and ``bias`` are multiplied by all sizes of the output but the second, which is the number of channels.
+Parameters whose names contain "weight" or "bias" and more, e.g. an RNN's weight_ih_l0, are multiplied by the first two sizes of the output.
+Other parameters are free. Functions, operators and modules with children are free too, even nn.MultiheadAttention.
 
-If the tool raises an error (a parameter is named weight or bias, and the output has no sizes), the count here is what
-the tool's rules intend. Three differences remain. torchinfo counts only the unmasked part of a pruned weight; here the
-whole weight counts, because shapes do not show the mask. torchinfo treats a module whose children are all empty
-containers as a module without children. torchinfo counts a parameter that has two names in one module only once.
+If the tool raises an error (for a module whose output has no sizes, with a parameter named weight or bias), the count here is what the
+tool's rules intend. Three differences remain. torchinfo counts only the unmasked part of a pruned weight; here the whole weight counts,
+because shapes do not show the mask. torchinfo treats a module whose children are all empty containers as a module without children.
+torchinfo counts a parameter that has two names in one module only once.
 """
 
 from __future__ import annotations
@@ -74,7 +73,8 @@ def mult_adds(cls: str, params: Iterable[tuple[str, int]], size: Sequence[int]) 
 
 
 def size_of(value: Any) -> tuple[int, ...]:
-    """Return the shape of one tensor of the output: the first item of a sequence, or the last value of a mapping; () if there is no tensor."""
+    """Return the shape of one tensor of the output. The tensor is the first item of a sequence or the last value of a mapping. Return () if
+    there is no tensor."""
     if isinstance(value, Mapping) and value:
         value = list(value.values())[-1]
     while not isinstance(value, Spec):

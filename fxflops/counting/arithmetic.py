@@ -1,4 +1,5 @@
-"""Decide whether a call's arithmetic is integer, real or complex, by the dtype in which torch computes. The dtype of ``out=`` may differ."""
+"""Decide whether the arithmetic of a call is integer, real or complex. The kind of arithmetic depends on the dtype in which torch computes
+the call. The dtype of ``out=`` may differ."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ def is_complex(operation: Operation) -> bool:
 
 
 def operands(operation: Operation) -> list[Spec]:
-    """Return the tensors that an operation reads, including a module's own tensors, but not tensors that it only writes to."""
+    """Return the tensors that an operation reads, including the tensors of a called module. Tensors that the operation only writes to are
+    left out."""
     written = _written(operation)
     kwargs = {name: value for name, value in operation.kwargs.items() if name not in written}
     module_tensors = [value for value in operation.settings.values() if type(value) is Spec]
@@ -83,7 +85,7 @@ def _written(operation: Operation) -> frozenset[str]:
 
 
 def _without(written: frozenset[str], operation: Operation) -> Any:
-    """Return the specs of the call's results without the arguments in ``written``, by running the call on the meta device."""
+    """Run the call on the meta device, and return the specs of its results. Arguments in ``written`` are left out."""
     kwargs = {name: value for name, value in operation.kwargs.items() if name not in written and name != "device"}
     target = target_of(operation.target) if isinstance(operation.target, str) else operation.target
     if not operands(operation) or not name_of(target).startswith(TORCHS):

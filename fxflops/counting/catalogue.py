@@ -29,7 +29,7 @@ OBJECTS: dict[str, Any] = {
 def registered() -> list[Row]:
     """Return a row for each op of each fxflops formula, by family. Within a family, the rows have the order of the source file.
 
-    After these rows come the ops that are declared to compute nothing, sorted by reason and name.
+    The last rows are the ops that are declared to compute nothing, sorted by reason and name.
     """
     names = _names()
     groups: dict[tuple[str, int, str, str], list[str]] = {}
@@ -159,7 +159,7 @@ def _conventions() -> str:
 
 
 def _counted(function: Any) -> tuple[str, str]:
-    """Return the cells of a convention's row: the first line of the function's docstring, and the docstring's other lines."""
+    """Return the cells of a convention's row. The cells are the first line of the function's docstring, and the docstring's other lines."""
     first, _, rest = (inspect.getdoc(function) or "").partition("\n")
     return _formula(first), _text(" ".join(rest.split()))
 

@@ -58,8 +58,8 @@ def _plain(cell: str) -> str:
 def search(word: str) -> list[Row]:
     """Return the rows whose op or spelling contains the word. An op named exactly like the word comes first.
 
-    The other rows are sorted by the length of the matching spelling; of equal lengths, modules come first. Raises InputError
-    with similar names if no row contains the word.
+    All rows after the exact match are sorted by the length of the spelling that contains the word. Among equal lengths, modules come first.
+    Raises InputError with similar names if no row contains the word.
     """
     wanted, rows = word.lower(), catalogue()
     matching = [row for row in rows if any(wanted in name.lower() for name in (row.op, *row.targets))]

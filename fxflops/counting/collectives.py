@@ -1,15 +1,16 @@
 """Compute the bytes that a process sends and receives in each collective, and sums of these bytes by module, operation and group.
 
-The bytes are the minimum over all algorithms; e.g. for a sum, the ring algorithm reaches the minimum. The bus bandwidth that
-nccl-tests prints is these bytes per second (https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md). With n processes:
+The bytes are the fewest that any algorithm can transfer. For a sum, for example, the ring algorithm transfers this number. The bus
+bandwidth that nccl-tests prints is these bytes per second (https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md). With n
+processes:
 
-- In an all_gather, a reduce_scatter or an all_to_all, a process sends and receives (n-1)/n of S bytes. S is the size of the gathered
-  result of an all_gather, and the size of a process's input otherwise. An all_reduce transfers twice as many bytes as a
+- In an all_gather, a reduce_scatter or an all_to_all, a process sends and receives (n-1)/n of S bytes. S is the size of the gathered result
+  in an all_gather, and the size of a process's input in a reduce_scatter or an all_to_all. An all_reduce transfers twice as many bytes as a
   reduce_scatter.
 - The root of a broadcast or a scatter sends the bytes that the other processes receive. The root of a reduce or a gather receives
   the bytes that the other processes send.
 
-A real transport may send more bytes: other processes may relay a broadcast, and Gloo and tree algorithms round sizes up.
+A real transport may send more bytes: other processes may relay a broadcast, and Gloo and tree algorithms may round sizes up.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def _bytes(value: Any) -> int:
 
 
 def _operands(call: Call) -> list[int]:
-    """Return the sizes in bytes of the first two arguments and the result, omitting values without tensors."""
+    """Return the sizes in bytes of the first two arguments and of the result. Leave out values that contain no tensors."""
     first, second = (*call.args, (), ())[:2]
     return [nbytes for value in (first, second, call.out) if (nbytes := _bytes(value))]
 
@@ -130,7 +131,7 @@ def _exchanged(call: Call, n: int, rank: int) -> Transfer:
 
 
 def _others(value: Any, splits: tuple[int, ...], n: int, rank: int) -> int:
-    """Return the size in bytes of a tensor (or of a list with a tensor per process) without the part of this process."""
+    """Return the size in bytes of a tensor, or of a list with a tensor per process. Leave out this process's own part."""
     parts = [spec.nbytes for spec in specs_in(value)]
     all_bytes = sum(parts)
     if len(parts) == n > 1:

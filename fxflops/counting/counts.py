@@ -46,9 +46,9 @@ def count_calls(
     """Return each call with its cost under the convention, or with the reason why the call has no cost.
 
     ``module_at(path)`` returns a module, for user formulas that read the module's attributes. ``scopes`` are the module calls.
-    If the convention charges modules with children, these charges are added at the end as separate calls.
-    ``attribute_functions`` are functions stored as modules' attributes, each with the module's path. ``users`` maps the index of
-    a call to a count to reuse: a saved report has the counts by user formulas, but not the formulas.
+    If the convention charges modules with children, their charges are added after the calls, as separate calls. ``attribute_functions`` are
+    functions stored as modules' attributes, each with the module's path. ``users`` maps the index of a call to the count to reuse for the
+    call. A saved report needs it: the file has the counts by user formulas, but not the formulas.
 
     Raises FormulaError if a user's formula does not fit its call. If a formula of fxflops does not fit, the call has no cost.
     """
@@ -228,8 +228,8 @@ class _Counts:
 def _users_count(count: Count, operation: Operation, convention: Convention) -> Count:
     """Return a user formula's count in the unit of a convention.
 
-    For the convention of a tool that counts MACs, the result is the MACs that the formula states; if the formula states no
-    MACs, the result is the number that the formula returns. fxflops's own MACs convention uses only stated MACs.
+    If the convention is of a tool that counts MACs, the result is the MACs that the formula states or, without stated MACs, the number that
+    the formula returns. fxflops's own MACs convention uses only stated MACs.
     """
     cost = count.cost
     if cost is None or convention.name not in IN_MACS or not (cost.macs or convention is BASE_MACS):
@@ -248,7 +248,7 @@ def is_users(call: Call | Scope, registry: FormulaRegistry) -> bool:
 
 
 def unused_formula_warnings(counted: Iterable[Counted], registry: FormulaRegistry, convention: Convention) -> list[str]:
-    """Return warnings for user formulas that counted nothing because the code calls the op by another name.
+    """If a user formula counted nothing because the code calls the op by another name, return a warning that says so.
 
     Also return a warning for each row of a user's convention whose op is unknown.
     """
@@ -341,7 +341,7 @@ def _applied(
 
 
 def _part(value: Any, i: int) -> Any:
-    """Return a value in which each nested tensor's spec is replaced by the spec of the tensor's i-th part."""
+    """Return the value with each nested tensor's spec replaced by the spec of its i-th part."""
     if isinstance(value, Spec):
         return value.facts["parts"][i] if "parts" in value.facts else value
     if isinstance(value, tuple):

@@ -1,4 +1,4 @@
-"""Count attention as if it had no mask, and count its gradients only for the query-key pairs that the mask allows."""
+"""Count attention as if it had no mask. Count the gradients of attention only for the query-key pairs that the mask allows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ..records.pairs import ATTENTIONS, SHARE, fact_in, pairs_in, with_facts
 
 
 def without_mask(operation: Operation) -> Operation:
-    """Return the attention operation without its fact ``pairs``, so that the formula counts all query-key pairs."""
+    """Return the attention operation without the number of allowed pairs (the fact ``pairs``), so that the formula counts all query-key pairs."""
     if operation.op not in ATTENTIONS or pairs_in(operation.out) is None:
         return operation
     return operation._replace(out=with_facts(operation.out, pairs=None))

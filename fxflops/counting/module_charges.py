@@ -27,9 +27,9 @@ def as_tool_sees(
 ) -> Sequence[Counted]:
     """Return the calls as the convention's tool sees them. If the tool charges modules, these charges are added as separate calls.
 
-    ``attribute_functions`` are functions stored as modules' attributes, each with the module's path. ``users`` has the ``id()``
-    of each user formula; calls counted by user formulas are not charged. ``computes(operation)`` returns whether an operation
-    computes anything. ``is_operator(target)`` returns whether a target is in ``torch.ops``.
+    ``attribute_functions`` are functions stored as modules' attributes, each with the module's path. ``users`` has the ``id()`` of each
+    user formula. A call that a user formula counts is not charged. ``computes(operation)`` returns whether an operation computes anything.
+    ``is_operator(target)`` returns whether a target is in ``torch.ops``.
     """
     if convention.operators != ALL:
         counted = _without_unseen_operators(counted, convention, users, computes, is_operator)
@@ -53,7 +53,7 @@ def _without_unseen_operators(
 ) -> Sequence[Counted]:
     """Return the calls without counts for operators that the tool does not see.
 
-    An operator that a torch function called is counted as 0, any other operator as missing.
+    If a torch function called the operator, the operator counts as 0. Any other operator that the tool does not see is listed as missing.
     """
     sees_called = convention.operators == CALLED
     missing = {

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 
 class SavedModule:
-    """A stand-in for a module that no longer exists, with the plain attributes and tensor specs recorded at the module's calls."""
+    """A replacement for a module that no longer exists. The replacement has the plain attributes and tensor specs that were recorded when
+    the module was called."""
 
     def __init__(self, path: str, settings: Mapping[str, Any]) -> None:
         self._path = path
@@ -28,8 +29,8 @@ class SavedModule:
 
 
 def module_finder(model: Callable[[], nn.Module | None] | None, calls: Sequence[Call]) -> Callable[[str], Any]:
-    """Return a function that maps a path to the module there. If the model no longer exists, the function returns a
-    stand-in with the attributes that ``calls`` recorded."""
+    """Return a function that maps a path to the module there. If the model no longer exists, the returned function makes a replacement for
+    the module, with the attributes recorded in ``calls``."""
     settings: dict[str, Mapping[str, Any]] = {}
 
     def module_at(path: str) -> Any:

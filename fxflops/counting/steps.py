@@ -99,7 +99,7 @@ def outside(run: Run, counted: Sequence[Counted], phase: str) -> list[Counted]:
 
 
 def unobserved(run: Run) -> str:
-    """Return a remark if the run has no trace, if a block ran no operation, or if a block never called its model; else ""."""
+    """Return a remark if the run has no trace, if a profiled block ran no operation, or if it never called its model; otherwise return ""."""
     if run.recorded_as == "no trace":
         return f"no trace: {run.recorded_why}; the module times are from a run that was observed"
     if run.scopes or not run.steps or run.params is None:  # without params, the run is a profiler trace, not a block
@@ -134,7 +134,7 @@ def unsteady(run: Run, nodes: float | None) -> str:
 
 
 def host_items(run: Run, phase: str) -> Iterator[Item]:
-    """Yield items for the time between operations: an item per module call for the forward, a single item for other phases."""
+    """Yield an item for each piece of time between operations. The forward has an item for each module call; every other phase has a single item."""
     if phase == FORWARD:
         for scope in run.scopes:
             if scope.seconds is not None:
@@ -146,7 +146,7 @@ def host_items(run: Run, phase: str) -> Iterator[Item]:
 
 
 def _regions(run: Run, end: int) -> Iterator[tuple[Step, range]]:
-    """Yield each step with the indices of all calls from the step's start to the next step's start."""
+    """For each step, yield the step and the indices of all calls from its start to the start of the next step."""
     is_one_call = not run.steps and any(not scope.path for scope in run.scopes)
     first = Step("step 1", range(end)) if is_one_call else Step(OUTSIDE, range(0))
     starts = [0, *(step.calls.start for step in run.steps), end]

@@ -19,7 +19,7 @@ def flops_of(counted_run: CountedRun, phase: str) -> int | None:
 
 
 def backward_flops(counted_run: CountedRun) -> int | None:
-    """Return the FLOPs of the backward pass. Return None if no backward pass ran, or if the convention has no rules for the backward."""
+    """Return the FLOPs of the backward pass. Return None if no backward pass ran, or if the convention does not say how to count the backward."""
     sums = of_phase(counted_run, "backward")
     # MACs without FLOPs: the convention does not count the backward pass, so its FLOPs are unknown, not 0.
     return None if sums is None or (sums.macs and not sums.flops) else sums.flops

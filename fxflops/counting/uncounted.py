@@ -16,7 +16,7 @@ PASTE = "paste where the model is made"
 
 
 class Missing(NamedTuple):
-    """An op without a cost: the number of calls, the reason, and the module, shapes and source line of the first call."""
+    """An op without a cost. The record has the number of calls, the reason, and the module, shapes and source line of the first call."""
 
     op: str
     calls: int
@@ -27,7 +27,7 @@ class Missing(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """The reason why the op is not counted; "" if the op only has no formula."""
+        """The reason why the op is not counted; "" if the only reason is that the op has no formula."""
         return "" if self.why.startswith(NO_FORMULA) else self.why
 
 
@@ -51,8 +51,8 @@ def _missing(op: str, counted: list[Counted]) -> Missing:
 
 
 def recipe(counted: Iterable[Counted]) -> str:
-    """Return code that counts each op without a formula as one operation per output element, which is a guess. Return "" if
-    all ops have formulas."""
+    """Return code that registers a guess for each op without a formula: one operation per output element. Return "" if all ops have
+    formulas."""
     first_calls: dict[str, Call] = {}
     for each in counted:
         if each.missing.startswith(NO_FORMULA):
@@ -61,7 +61,7 @@ def recipe(counted: Iterable[Counted]) -> str:
 
 
 def _recipe_for(call: Call) -> str:
-    """Return the code that follows :data:`IMPORT`: a formula that counts one operation per output element, which is a guess."""
+    """Return the code that follows :data:`IMPORT`. The code is a formula that guesses one operation per output element."""
     name = call.op.rpartition("::")[2].rpartition(".")[2]
     if call.op.startswith(TRITON):  # a Triton kernel returns nothing: take its last tensor argument as the result
         tensor_parameters = [parameter for parameter, value in call.kwargs.items() if isinstance(value, Spec)] or [
@@ -85,7 +85,7 @@ def _recipe_for(call: Call) -> str:
 
 
 def incomplete(missing: Iterable[Missing], recipe: str) -> str:
-    """Return a text that lists the ops that are not counted, with the reasons, and ends with the recipe that counts them."""
+    """Return a text that lists the ops that are not counted, with the reasons. The text ends with advice on how to count them."""
     missing = list(missing)
     lines = [f"calls that are not counted: {sum(m.calls for m in missing)}"]
     for m in missing:

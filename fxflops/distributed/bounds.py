@@ -1,7 +1,7 @@
 """A lower bound of the time of a training step on a mesh.
 
-No step can be faster, because the bound follows from the peaks and bandwidths in datasheets. :mod:`.predicted` has the expected
-time. The bound ignores a pipeline's idle time.
+No step can be faster than the bound, because the bound follows from the peaks and bandwidths in datasheets. :mod:`.predicted` has the
+expected time. The bound ignores a pipeline's idle time.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class StepBound(NamedTuple):
     """The least seconds of one rank's step: ``compute`` follows from the device's roofline, ``communication`` from its links.
 
     ``binds`` names what limits the step. If communication takes longer than computing, ``binds`` is the slowest collective and its
-    mesh dimension. If computing takes longer, ``binds`` is "compute", or "launch" if most of the computing time goes to kernels
-    that are limited by their launch time.
+    mesh dimension. If computing takes longer, ``binds`` is "compute" or "launch". "launch" means that most of the computing time goes to
+    kernels that are limited by their launch time.
     """
 
     compute: float
@@ -45,9 +45,9 @@ def step_bound(simulation: Simulation, device: str | Device = "H100", links: Lin
     """Return the bound of the slowest rank.
 
     ``device`` is a Device, or the name of a device in the table. ``links`` are the device's links, by default from the table. Ranks
-    fill nodes in order: the last dimension of the mesh is innermost. A mask tensor has no values on a simulated rank, so attention
-    with a mask tensor adds only its bytes to the bound. Raises InputError for a device or links
-    that are not in a table, and if the bytes of a collective are not known.
+    fill nodes in order: the last dimension of the mesh is innermost. Attention with a mask tensor adds only its bytes to the bound, because
+    a mask tensor has no values on a simulated rank. Raises InputError for a device or links that are not listed, and for a collective whose
+    bytes are unknown.
     """
     found = find_device(device)
     between = links_of(found) if links is None else links
@@ -67,10 +67,10 @@ def _of_kind(kind: RankKind, mesh: Mapping[str, int], device: Device, links: Lin
 
 
 def _computing(report: Report, device: Device) -> Iterator[tuple[float, str]]:
-    """Yield the least seconds of each call that is not a collective, and the ceiling that limits the call.
+    """For each call that is not a collective, yield the least seconds that it needs, and the ceiling that limits it.
 
-    Calls outside modules and calls of the optimizer add no launch time: a GPU handles many parameters in one kernel (``foreach``),
-    but the simulated CPU makes one call per parameter.
+    Calls outside modules and calls of the optimizer add no launch time. A GPU handles many parameters in one kernel (``foreach``), while
+    the simulated CPU makes one call per parameter.
     """
     for phase in PHASES:
         made = [each for each in report.counted if each.call.phase in PARTS[phase]]

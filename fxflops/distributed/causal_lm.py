@@ -30,7 +30,8 @@ def candidates(model: Any, gpus: int, node: int = 8) -> list[dict[str, int]]:
 def plan_of(model: Any) -> dict[str, Any]:
     """Return the model's ``tp_plan`` as a plan for ``parallelize_module``.
 
-    The result is empty if the model has no ``tp_plan``, or if torch lacks one of the plan's styles, e.g. a style for experts.
+    The result is empty if the model has no ``tp_plan``. The result is also empty if torch does not support a style in the plan, e.g. a
+    style for experts.
     """
     from torch.distributed.tensor import Replicate
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
@@ -64,11 +65,12 @@ def training_step(
     """Return a ``build`` function for :func:`simulate`: a transformers causal language model on a mesh of "dp" and "tp".
 
     A step consists of ``accumulate`` passes, forward and backward, and then the optimizer's step. ``step(8)`` runs 8 passes instead of
-    ``accumulate``. In each pass, a data-parallel rank processes ``batch`` sequences of ``tokens`` tokens, or its share of ``global_batch``.
+    ``accumulate``. In each pass, every data-parallel rank processes ``batch`` sequences of ``tokens`` tokens, or an equal share of
+    ``global_batch`` sequences.
 
     ``fully_shard`` shards weights, gradients and AdamW's state over "dp", layer by layer. All of these are stored in f32;
-    weights are gathered in bf16. Every pass gathers the weights, and reduces and scatters the gradients, as in torchtitan: the step does not call
-    ``set_requires_gradient_sync(False)``. "tp" follows the model's ``tp_plan``. With ``checkpointing`` each layer keeps only its
+    weights are gathered in bf16. As in torchtitan, every pass gathers the weights, and reduces and scatters the gradients: the step does
+    not call ``set_requires_gradient_sync(False)``. "tp" follows the model's ``tp_plan``. With ``checkpointing`` each layer keeps only its
     input. Attention is ``scaled_dot_product_attention`` with ``is_causal`` and without a mask.
 
     ``model`` may be on the meta device, because only its class and config are used. Raises InputError if ``model`` is not a causal
@@ -133,7 +135,8 @@ def _shortened(config: Any, layers: int | None) -> Any:
 def _without_mask(config: Any) -> None:
     """Register SDPA under another name, because transformers makes no mask for an unknown attention.
 
-    For the name "sdpa", transformers would make a mask, because it cannot read from fake tensors that each row is a single sequence.
+    If SDPA were registered as "sdpa", transformers would make a mask. A mask is not needed, since each row is a single sequence, but
+    transformers cannot see this from fake tensors.
     """
     from transformers import AttentionInterface
     from transformers.integrations.sdpa_attention import sdpa_attention_forward

@@ -33,14 +33,14 @@ def map_in_copies(
     """Return ``work(item)`` for all items. Up to ``processes`` copies of this process work at the same time. Call ``done`` after each item.
 
     If :func:`may_fork` returns False, this process does all the work. ``work`` may be a closure, because a copy has all variables of
-    this process. Changes that ``work`` makes to variables in a copy are lost. If ``work`` raises in a copy, or its result cannot be
-    sent, this process runs ``work`` on the item again, so that errors are the same as without copies.
+    this process. Changes that ``work`` makes to variables in a copy are lost. If ``work`` raises in a copy, or its result cannot be sent
+    back, this process calls ``work(item)`` again. So errors are the same with and without copies.
 
     A copy computes with one thread, like a worker of torch's DataLoader: OpenMP's other threads are not copied, and a copy would wait
     for them forever.
 
-    Raises RunError with the name of its item if a copy is killed, InputError if ``processes`` is not an integer of at least 1.
-    No copies stay behind, even if this process is interrupted or killed.
+    Raises RunError with the item's name if the copy that works on an item is killed. Raises InputError if ``processes`` is not an integer
+    of at least 1. No copies stay behind, even if this process is interrupted or killed.
     """
     if not isinstance(processes, int) or processes < 1:
         raise InputError(f"processes must be an integer of at least 1, not {processes!r:.80}")
@@ -67,8 +67,8 @@ def may_fork() -> bool:
     - With a single core, copies save no time.
     - If another Python thread holds a lock, the lock is never released in the copy.
     - A daemonic process may not have child processes.
-    - Autograd raises in a copy if the original process has autograd threads for accelerators. The first backward pass starts such
-      threads, also for accelerators that exist only as the device of fake tensors.
+    - Autograd raises in a copy if the original process has autograd threads for accelerators. The first backward pass starts autograd
+      threads, even if the only accelerator is the device of fake tensors.
     """
     return (
         sys.platform == "linux"
@@ -106,7 +106,7 @@ def start_autograd() -> None:
 def _made_in_copies(
     work: Callable[[T], R], items: Sequence[T], processes: int, named: Callable[[T], str], done: Callable[[], None]
 ) -> dict[int, R]:
-    """Return the results by the item's index, without the items that this process must compute itself."""
+    """Return a dict from the item's index to its result. The dict does not contain items that this process must compute itself."""
     waiting, made = deque(range(len(items))), dict[int, R]()
     running: dict[Any, tuple[Any, int]] = {}  # by connection: the copy, and the index of its current item
 

@@ -47,7 +47,7 @@ def deeper(reports: Sequence[Report], times: int) -> Deeper | None:
 
     The difference between the last two models is added ``times`` times. Work, collectives and parameters must grow linearly with the
     number of layers; checking this takes three models. The live bytes at each call's peak must also change evenly from layer to
-    layer; checking this takes two models. The deep model's peak is then at a call that the shallow models also make: in the
+    layer; checking this takes two models. The deep model's peak is then at a call that the shallow models also make. The call is in the
     first two layers, in the last two layers, or outside the layers.
     """
     if _grown([_work(report) for report in reports], times) is None:
@@ -68,13 +68,14 @@ def extended(now: N, before: N, times: int) -> N:
 
 
 def collectives_of(report: Report, more: Deeper | None) -> list[Collective]:
-    """Return the sums of a report's collectives by operation and group; with ``more``, extrapolated to the deeper model."""
+    """Return the sums of a report's collectives, by operation and group. With ``more``, extrapolate the sums to the deeper model."""
     rows = by_group(collectives(report.counted))
     return rows if more is None else extended_rows(rows, by_group(collectives(more.less.counted)), more.times)
 
 
 def extended_rows(rows: Iterable[Collective], before: Iterable[Collective], times: int) -> list[Collective]:
-    """Extrapolate rows of collectives: add the difference from the rows of a smaller step (``before``) ``times`` times."""
+    """Extrapolate the rows of a step's collectives. The rows of a smaller step are ``before``; the difference between the two steps is
+    added ``times`` times."""
     less = {row.key: row for row in before}
 
     def more_of(row: Collective, name: str) -> Any:
@@ -98,7 +99,8 @@ def _work(report: Report) -> Figures:
 
 
 def _growing_lists(reports: Sequence[Report]) -> list[dict[tuple[str, ...], int]]:
-    """Return, for each report, the lengths of the module lists (e.g. a ModuleList of layers) that differ between the reports, by path."""
+    """For each report, return the lengths of its module lists, such as a ModuleList of layers, by path. Only lists whose lengths differ
+    between the reports are included."""
     lengths = []
     for report in reports:
         found = Counter[tuple[str, ...]]()
@@ -117,7 +119,7 @@ def _growing_lists(reports: Sequence[Report]) -> list[dict[tuple[str, ...], int]
 
 
 def _by_place(reports: Sequence[Report]) -> Sequence[Figures] | None:
-    """Return the live bytes by category at the peak of each call in the first and last layers, for each report.
+    """For each report, return the live bytes by category at the peak of each call in the first and last layers.
 
     Calls are identified by their layer, counted from the nearer end. Repeated calls outside the layers are numbered in the same way.
     Return None if the bytes do not change evenly through the layers in the middle.
@@ -145,9 +147,10 @@ def _by_place(reports: Sequence[Report]) -> Sequence[Figures] | None:
 
 
 def _rows(report: Report, lists: Mapping[tuple[str, ...], int]) -> dict[Hashable, tuple[int, dict[int, Any]]]:
-    """Return, for each kind of call, the number of layers that make the call, and the live bytes by category at its peak in each layer.
+    """For each kind of call in layers, return the number of layers that make the call, and each layer's live bytes by category at the peak
+    of the call.
 
-    For calls outside layers, return how often a pass makes the call, and the live bytes at the peak of each repetition.
+    For each kind of call outside layers, return how often a pass makes the call, and the live bytes at the peak of each repetition.
     """
     seen = Counter[Hashable]()
     passes, phase = 0, ""
@@ -183,7 +186,7 @@ def _peaks(report: Report) -> Any:
 
 
 def _place(path: str, lists: Mapping[tuple[str, ...], int]) -> tuple[str, int, int]:
-    """Split a path: return it without the layer's index, the index, and the number of layers, which is 0 outside layers."""
+    """Split a path into the path without the layer's index, the index, and the number of layers. Outside layers, the number of layers is 0."""
     names = path.split(".")
     for i, name in enumerate(names):
         if name.isdigit() and tuple(names[:i]) in lists:

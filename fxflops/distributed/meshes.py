@@ -64,10 +64,11 @@ class Meshes(Tabular):
     - ``predicted``: the expected times of a step, in the order of ``found``.
     - ``too_large``: the simulations whose peak memory is above ``limit`` bytes.
     - ``failed``: the meshes on which ``build`` or the step raised, with the reason.
-    - ``tokens``: a function that returns the tokens of a step on a mesh; None if they were not given.
+    - ``tokens``: a function that returns the tokens of a step on a mesh, or None if the caller passed no such function.
     - ``layers``: the model's number of layers if any mesh was simulated with fewer layers, else None.
-    - ``checkpointed``: the meshes on which layers are checkpointed; None if this was not chosen mesh by mesh.
-    - ``batches``: the sequences per pass, by the mesh's name ("dp 8 x tp 2"); empty if they were not chosen mesh by mesh.
+    - ``checkpointed``: the meshes on which layers are checkpointed, or None if checkpointing was not chosen separately for each mesh.
+    - ``batches``: the sequences per pass, by the mesh's name ("dp 8 x tp 2"); empty if the number of sequences was not chosen separately
+      for each mesh.
     - ``notes``: sentences to print above the table, e.g. which meshes were left out.
     """
 
@@ -125,14 +126,15 @@ class Meshes(Tabular):
         return [self.batches[mesh_name(simulation.mesh)], simulation.passes or 1] if self.batches else []
 
     def _trust(self, step: StepPrediction) -> str:
-        """Return the line with the error of the predicted times, from the prediction for the first mesh."""
+        """Return a line that states the error of the predicted times. The error is from the prediction for the first mesh."""
         bounds = step.share_of_bounds
         error = "unknown" if step.error is None else f"{step.error:.1%} on average for single kernels"
         left = f"; for {bounds:.0%} of the first mesh's time, only a lower bound is known" if bounds >= 0.005 else ""
         return f"error: {error}; the error of a whole step is unknown: idle time, congestion and network latency are not included{left}"
 
     def _layers_of(self, simulation: Simulation) -> list[str]:
-        """Return whether the mesh's activations are "checkpointed" or "kept"; an empty list if this was not chosen mesh by mesh."""
+        """Return whether the mesh's activations are "checkpointed" or "kept"; an empty list if checkpointing was not chosen separately for
+        each mesh."""
         if self.checkpointed is None:
             return []
         return ["checkpointed" if simulation.mesh in self.checkpointed else "kept"]
@@ -179,7 +181,7 @@ class Meshes(Tabular):
         yield from (f"{mesh}: {reason}" for mesh, reason in self.failed.items())
 
     def _even_with(self) -> str:
-        """Return the memory savings that were tried on the meshes that are too large, in words."""
+        """Say in words how memory was saved on the meshes that are still too large."""
         tried = []
         if self.batches and all(self.batches[mesh_name(each.mesh)] == 1 for each in self.too_large):
             tried.append("one sequence per pass")
@@ -189,7 +191,7 @@ class Meshes(Tabular):
 
 
 def _span(show: Callable[..., str], best: float, worst: float) -> str:
-    """Return two values as a range in the first value's unit, e.g. "2.16-1.82 M"; a single value if both are printed the same."""
+    """Return two values as a range in the unit of the first value, e.g. "2.16-1.82 M". If both print the same, return a single value."""
     first = show(best)
     number, _, unit = first.partition(" ")
     last = show(worst, unit) if unit else show(worst)
@@ -219,7 +221,7 @@ def ranked(
     layers: int | None = None,
     **more: Any,
 ) -> Meshes:
-    """Return the meshes ranked by predicted seconds per token, the fastest first; without ``tokens``, by seconds per step."""
+    """Return the meshes ranked by predicted seconds per token, or without ``tokens``, by seconds per step. The fastest mesh comes first."""
     fitting, too_large = [], []
     for outcome in outcomes.values():
         if isinstance(outcome, str):
@@ -266,16 +268,16 @@ def rank_meshes(
         device: as for :func:`step_bound`, with the same assumptions and errors.
         links: as for :func:`step_bound`.
         memory: the memory of one device, in bytes or as "80GiB"; None for no limit.
-        differs: as for :func:`simulate`. Names that a mesh lacks are ignored for that mesh.
-        tokens: a function that returns the tokens of a step on a mesh. Pass it if meshes do different work per step: meshes are then
-            ranked by tokens per second.
+        differs: as for :func:`simulate`. If a mesh has no dimension of this name, the name is ignored for the mesh.
+        tokens: a function that returns the tokens of a step on a mesh. Pass this function if meshes do different work per step: meshes are
+            then ranked by tokens per second.
         layers: as for :func:`simulate`.
         processes: the number of meshes that are simulated at the same time, each in its own copy of this process.
         done: called after each simulation.
 
-    With ``layers``, meshes are simulated with two shallow models each, which show whether all layers add the same memory. The first
-    mesh is also simulated with all layers, to check that work grows linearly with the layers. If the results differ, all
-    meshes are simulated with all layers.
+    With ``layers``, each mesh is simulated with two shallow models. The two models show whether all layers add the same memory. The first
+    mesh is also simulated with all layers, to check that work grows linearly with the layers. If the results differ, all meshes are
+    simulated with all layers.
     """
     if isinstance(meshes, Mapping):
         raise InputError(f"meshes must be a list of meshes, such as [{meshes!r:.60}], not a single mesh")

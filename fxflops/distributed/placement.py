@@ -21,7 +21,8 @@ def share_in_node(row: Collective, mesh: Mapping[str, int], links: Links) -> int
 
 
 def least_seconds(row: Collective, mesh: Mapping[str, int], links: Links) -> float:
-    """Return the least seconds of collectives: the larger of the times on a device's own link and on the links between nodes."""
+    """Return the least seconds that collectives need. Of the time on a device's own link and the time on the links between nodes, this is
+    the larger."""
     if row.sent is None or row.received is None or row.ranks is None:
         raise InputError(f"cannot bound the time of {row.op}: the bytes that it sends are unknown")
     moved, ranks = max(row.sent, row.received), row.ranks

@@ -21,8 +21,8 @@ from .result import RankKind, Simulation
 class StepPrediction(NamedTuple):
     """The expected seconds of one rank's step: ``compute`` in the device's kernels, ``communication`` in NCCL's kernels.
 
-    ``bounds`` is the part of these seconds for which only a lower bound is known: operations without a calibration, and communication
-    between nodes. ``error`` is the mean error of predictions for single compute kernels, None if unknown.
+    ``bounds`` is the part of these seconds that is only a lower bound: operations without a calibration, and communication between nodes.
+    ``error`` is the mean error of predictions for single compute kernels, None if unknown.
     """
 
     compute: float
@@ -42,7 +42,7 @@ class StepPrediction(NamedTuple):
 
     @property
     def share_of_bounds(self) -> float:
-        """The share of the step's seconds, without overlap, for which only a lower bound is known."""
+        """The share of the step's seconds that is only a lower bound. The seconds are those without overlap."""
         return self.bounds / self.worst if self.worst else 0.0
 
 
@@ -51,9 +51,9 @@ def step_prediction(
 ) -> StepPrediction:
     """Return the expected seconds of the slowest rank's step.
 
-    ``device``, ``links`` and the errors are as for :func:`step_bound`. Collectives within a node take the time that was measured for
-    NCCL, at the mean size of the calls over the same mesh dimension. Collectives between nodes take the least time that the
-    links allow.
+    ``device``, ``links`` and the errors are as for :func:`step_bound`. A collective within a node takes the time that was measured for
+    NCCL. The time is looked up at the mean size of all calls over the same mesh dimension. Collectives between nodes take the least time
+    that the links allow.
     """
     found = find_device(device)
     between = links_of(found) if links is None else links
@@ -78,9 +78,9 @@ def _of_kind(kind: RankKind, mesh: Mapping[str, int], device: Device, links: Lin
 def _computing(report: Report, device: Device) -> tuple[float, float]:
     """Return the seconds of all calls except collectives, and the part of these seconds that is only a lower bound.
 
-    The calls outside modules and in the optimizer are combined into one kernel: a GPU handles many parameters in one kernel
-    (``foreach``), but the simulated CPU makes one call per parameter. Matrix products are never combined, e.g. in a bare layer or
-    in an optimizer such as Muon.
+    The calls outside modules and in the optimizer are predicted as one kernel. A GPU handles many parameters in one kernel (``foreach``),
+    while the simulated CPU makes one call per parameter. Matrix products are never combined into this kernel, even if an optimizer such as
+    Muon calls them.
     """
     seconds = bounds = 0.0
     together = 0

@@ -37,8 +37,8 @@ class Rank(DispatchMode):
 
     ``results`` caches the results of operators. ``constants`` tracks values that are computed from constants while the model is built;
     None during the step. Two kinds of numbers are computed for real: rank numbers in a DeviceMesh, and the numbers that
-    DistributedDataParallel sends to other ranks. Waiting for a functional collective returns the same tensor, as on a device; torch's
-    fake kernel would make a second tensor.
+    DistributedDataParallel sends to other ranks. When the step waits for a functional collective, the wait returns the same tensor, as on a
+    device. torch's fake kernel would make a second tensor.
     """
 
     def __init__(self, mode: Any) -> None:
@@ -48,7 +48,7 @@ class Rank(DispatchMode):
         self.constants: Constants | None = None
 
     def build(self, make: Callable[..., T], *args: Any) -> T:
-        """Return ``make(*args)``. While ``make`` runs, tensors computed from constants have values; during the step, no tensors have values."""
+        """Return ``make(*args)``. While ``make`` runs, tensors computed from constants have real values. During the step, no tensors have values."""
         self.constants = Constants(self.results.mode)
         made = make(*args)
         self.constants = None
@@ -76,10 +76,10 @@ class Rank(DispatchMode):
         return (*out[:-1], done(out[0])) if is_collective else out
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return the result of an operator; mixed dtypes raise, except while DTensor infers the shape of a result.
+        """Return the result of an operator. Raise an error for mixed dtypes, except while DTensor infers the shape of a result.
 
-        DTensor infers shapes with tensors of the stated dtypes. Up to torch 2.12, the stated dtype of a parameter that FSDP has cast is
-        the dtype before the cast. The operator itself runs later and is then checked.
+        DTensor infers shapes with tensors of the stated dtypes. Up to torch 2.12, a parameter that FSDP has cast still states its dtype
+        from before the cast. The operator itself runs later and is then checked.
         """
         try:
             return self.results.run(func, args, kwargs)

@@ -23,12 +23,12 @@ class RankKind(NamedTuple):
     - ``at``: the place in the mesh of one of these ranks.
     - ``ranks``: the number of ranks.
     - ``report``: the report of a rank's step.
-    - ``more``: how to extrapolate to all layers, if only models with fewer layers were run. ``report`` then describes the deepest of
-      these models.
-    - ``passes``: the number of forward and backward passes in the step, whose gradients are summed. With more than two passes,
-      ``report`` describes a step with two passes.
-    - ``once``: a step with one pass, if there are more than two. Each pass from the third on adds the difference between two passes
-      and one. The peak does not change after the second pass, in which the gradients of the first pass are already in memory.
+    - ``more``: how to extrapolate to all layers, if only models with fewer layers were run. If so, ``report`` describes the deepest of the
+      models that were run.
+    - ``passes``: the number of forward and backward passes in the step, whose gradients are summed. With more than two passes, ``report``
+      describes a step with two passes.
+    - ``once``: a step with one pass, if ``passes`` is more than two. Each pass from the third on adds the difference between two passes and
+      one. The third and later passes do not change the peak: from the second pass on, the gradients of the first pass are in memory.
     """
 
     at: Mapping[str, int]
@@ -132,8 +132,8 @@ class Simulation(Tabular):
 
     @property
     def table(self) -> Table:
-        """One row per kind of ranks: the number of ranks, and for one of them the MACs, FLOPs, parameters, bytes at the peak by category,
-        and bytes sent and received."""
+        """A table with one row per kind of ranks. A row has the number of ranks, and for one rank of the kind: MACs, FLOPs, parameters,
+        bytes at the peak by category, and bytes sent and received."""
         columns = [Column("rank", "rank"), Column("ranks", "ranks", "number"), Column("macs", "MACs", "flops")]
         columns += [Column("flops", "FLOPs", "flops"), Column("params", "params", "elements")]
         columns += [Column("peak", "peak memory", "B"), *held_columns(self._categories)]
@@ -142,7 +142,7 @@ class Simulation(Tabular):
 
     @cached_property
     def collectives(self) -> Table:
-        """The collectives of one rank of each kind, with operation, mesh dimension, calls, and bytes sent and received."""
+        """The collectives of one rank of each kind. Each row has the operation, the mesh dimension, the calls, and the bytes sent and received."""
         rows = tuple((self._name(kind), *row[2:8]) for kind in self.kinds for row in kind.collectives)
         return Table("collectives", (Column("rank", "rank"), *COLLECTIVES[2:8]), rows, provenance=self.provenance)
 

@@ -58,22 +58,22 @@ def simulate(
 
     Args:
         build: a function ``build(device_mesh)`` that returns a rank's model (or models), and a function that runs one training
-            step: forward, backward, optimizer. ``build`` is called for one rank at a time, under a fake process group of all
-            ranks. It gets a ``DeviceMesh`` with the dimensions of ``mesh``, and parallelizes the model as on the
+            step: forward, backward, optimizer. ``build`` is called for one rank at a time, under a fake process group that contains all
+            ranks. ``build`` is called with a ``DeviceMesh`` with the dimensions of ``mesh``. ``build`` parallelizes the model as on the
             cluster (``fully_shard``, ``parallelize_module``, ``PipelineStage``). All tensors are fake.
         mesh: the size of each dimension, by name: ``{"dp": 64, "tp": 8, "pp": 4}``.
         differs: the dimensions along which ranks do different work, such as a pipeline's dimension. By default, fxflops compares
             the first and the last rank along each dimension.
-        layers: the model's number of layers, if ``build(device_mesh, layers)`` can make the model with any number of layers. Then only
-            models with 4, 5 and 6 layers are run (with a pipeline of n ranks: at least 4 n layers). The work, the collectives and the
+        layers: the model's number of layers, if ``build(device_mesh, layers)`` can make the model with any number of layers. fxflops then
+            runs only models with 4, 5 and 6 layers (with a pipeline of n ranks: at least 4 n layers). The work, the collectives and the
             memory of the other layers are extrapolated. If the models do not grow evenly, the model with all layers is run instead.
             ``simulate`` does not check that deeper layers are like the first layers; :func:`rank_meshes` checks this.
         processes: the number of ranks that are simulated at the same time, each in a copy of this process. Changes that ``build``
-            or the step make outside the model are lost with the copy. Where copies are not safe, one process is used: on systems
-            other than Linux, with an accelerator, with other threads, or after a first backward pass on fake tensors.
+            or the step make outside the model are lost with the copy. One process is used if copies are not safe: on systems other than
+            Linux, with an accelerator, with other threads, or after a first backward pass on fake tensors.
 
-    Raises InputError for a mesh or a ``build`` that does not fit, and if this process already has a process group; RunError
-    if ``build`` or a step raises, or a copy is killed. The error names the rank.
+    Raises InputError for an invalid mesh or ``build``, and if this process already has a process group; RunError if ``build`` or a step
+    raises, or a copy is killed. The error names the rank.
     """
     return simulated(build, mesh, differs=differs, layers=layers, processes=processes)
 
@@ -93,8 +93,8 @@ def simulated(
     With ``layers``, ``shallow`` is the number of models with fewer layers to extrapolate from. With two models, there is no check that
     work grows linearly. If ``shallow`` is 0, the model with all layers is run.
 
-    With ``passes``, the step that ``build`` returns takes a number of passes, forward and backward, whose gradients it sums. For
-    more than two passes, only a step with one pass and a step with two passes are run.
+    With ``passes``, the step that ``build`` returns takes the number of passes as an argument. The step runs the forward and backward of
+    each pass, and sums the gradients. For more than two passes, fxflops runs only a step with one pass and a step with two passes.
     """
     if isinstance(build, nn.Module) or not callable(build):
         raise InputError(
@@ -163,9 +163,9 @@ def _takes_layers(build: Build) -> bool:
 
 
 def _signature(ran: RanPasses) -> Any:
-    """Return the facts by which ranks are compared: calls with costs and results, collectives, parameters and memory.
+    """Return the data in which two ranks must agree to be treated as equal: calls with costs and results, collectives, parameters and memory.
 
-    The order of calls matters only if it changes the memory, since DDP zeroes unused gradients in the order of their addresses.
+    The order of calls is compared only where it changes the memory, because DDP zeroes unused gradients in the order of their addresses.
     """
     found = []
     for report, more in ran:
@@ -218,7 +218,7 @@ def _ran(
 def _by_layers(
     build: Callable[[int], Any], layers: int, shared: int, shallow: int, passes: int | None
 ) -> RanPasses | None:
-    """Return the report of the deepest of the ``shallow`` models, and how to extrapolate to all layers; None if that is impossible."""
+    """Return the report of the deepest of the ``shallow`` models, and how to extrapolate it to all layers; None if that is impossible."""
     fewer = depths(layers, shared, shallow)
     by_depth: list[list[Report]] = []
     for number in fewer:
@@ -235,7 +235,8 @@ def _by_layers(
 
 
 def _reports(made: Any, passes: int | None) -> list[Report]:
-    """Return the report of a training step. For more than two ``passes``, return the reports of steps with one and with two passes."""
+    """Return the report of a training step. For more than two ``passes``, return two reports: of a step with one pass, and of a step with
+    two passes."""
     found = made if isinstance(made, tuple) else (made,)
     if len(found) != 2 or not callable(found[1]) or isinstance(found[1], nn.Module):
         names = ", ".join(type(each).__name__ for each in found)

@@ -60,13 +60,14 @@ def train_meshes(
         gpus: the number of devices.
         device: a Device, or the name of a device in the table.
         seq: the number of tokens per sequence.
-        batch: the sequences per pass (forward and backward) of each data-parallel rank. By default one; with ``global_batch``, as
-            many as fit.
+        batch: the sequences per pass (forward and backward) of each data-parallel rank. The default is one; with ``global_batch``, the
+            default is as many as fit.
         global_batch: the sequences per step on all ranks. If a rank's share does not fit at once, the rank takes several passes and
-            sums their gradients before the optimizer's step. The size of a pass is the largest that fits, with all activations or with
-            checkpoints, whichever is predicted to be faster. Gradients are reduced after each pass.
-        checkpoint: whether layers are checkpointed, so that each keeps only its input. By default, they are checkpointed on meshes where
-            the step would not fit otherwise and, with ``global_batch``, on meshes where the step is then predicted to be faster.
+            sums their gradients before the optimizer's step. A pass gets as many sequences as fit. Layers are checkpointed or not,
+            whichever is predicted to be faster. Gradients are reduced after each pass.
+        checkpoint: whether layers are checkpointed, so that each layer keeps only its input. By default, layers are checkpointed on meshes
+            where the step would not fit otherwise. With ``global_batch``, they are also checkpointed where this is predicted to make the
+            step faster.
         memory: the memory for tensors on each device, in bytes or as "70GiB". By default the card's memory minus CUDA's context and
             NCCL's buffers. If the card's memory is unknown, there is no limit.
         links: the speeds of the links, in bytes per second and direction; by default the device's links in the table.
@@ -126,7 +127,8 @@ def train_meshes(
 def _shares(
     meshes: list[dict[str, int]], batch: int | None, global_batch: int | None
 ) -> tuple[list[int | None], list[str]]:
-    """Return the sequences of each data-parallel rank in a step, by mesh, and the names of meshes that cannot divide them evenly.
+    """For each mesh, return the number of sequences per data-parallel rank in a step. The result also has the names of the meshes that
+    cannot divide the sequences evenly.
 
     Such meshes have None instead of a number of sequences.
     """
@@ -192,10 +194,10 @@ def _best(
 
 
 def _largest(share: int, sizes: list[int], checkpointing: bool, limit: int | None) -> Search:
-    """Search for the largest pass that fits, among ascending ``sizes``; if no size fits, return the smallest.
+    """Search for the largest pass that fits, among ascending ``sizes``. If no size fits, return the smallest size.
 
-    The memory between two simulated sizes is interpolated linearly. Until a size that fits is found, the line starts at the memory
-    without any sequences.
+    The memory between two simulated sizes is interpolated linearly. As long as no simulated size fits, the line starts at the memory that a
+    pass without any sequences would take.
     """
     plan = Plan(sizes[-1], share // sizes[-1], checkpointing)
     outcome = yield plan
@@ -238,7 +240,7 @@ def _tensor_parallel(model: Any, gpus: int, node: int, meshes: list[dict[str, in
 
 
 def _unsharded(model: Any, ranks: int) -> list[str]:
-    """Return a note if a large part of the parameters has fewer rows than there are ranks, as the weights of experts may have.
+    """Return a note if many parameters, e.g. the weights of experts, have fewer rows than there are ranks.
 
     ``fully_shard`` splits the first dimension, so some ranks then hold none of these parameters.
     """

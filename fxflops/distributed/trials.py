@@ -21,7 +21,7 @@ DEPTHS = 2
 class Trial(NamedTuple):
     """A step to simulate: the step that ``build`` returns, on a mesh. ``passes`` is the number of passes, if the step takes a number.
 
-    Layers can be alike in one ``mode`` and differ in another, e.g. with and without checkpoints, so each mode is checked separately.
+    Layers may do the same work in one ``mode`` but not in another, e.g. with checkpoints but not without. So each mode is checked separately.
     """
 
     mesh: Mapping[str, int]
@@ -38,11 +38,11 @@ class Outcome(NamedTuple):
 
 
 class Trials:
-    """Simulate trials for a device, in several ``processes`` at the same time; call ``done`` after each simulation.
+    """Simulate trials for a device. Up to ``processes`` trials are simulated at the same time; call ``done`` after each trial.
 
-    With ``layers``, a trial is extrapolated from models of two depths, which show whether all layers add the same memory. The first
-    trial of each mode is also simulated with all layers, to check that work grows linearly. If the results differ,
-    all trials of the mode are simulated with all layers.
+    With ``layers``, a trial is extrapolated from two models of different depths. The two models show whether all layers add the same
+    memory. In each mode, the first trial is also simulated with all layers, to check that work grows linearly with the layers. If the
+    results differ, all trials of the mode are simulated with all layers.
     """
 
     def __init__(
@@ -111,6 +111,6 @@ def mesh_name(mesh: Mapping[str, int]) -> str:
 
 
 def _alike(whole: Any, shallow: Any) -> bool:
-    """Return whether extrapolating from a few layers was possible, and gave the same numbers as simulating all layers."""
+    """Return whether extrapolating from a few layers was possible and gave the same numbers as simulating all layers."""
     ran = isinstance(whole, Outcome) and isinstance(shallow, Outcome)
     return ran and shallow.simulation.layers is not None and whole.simulation.figures == shallow.simulation.figures

@@ -10,7 +10,7 @@ from ..meters.event_stopwatch import seconds_of, stopwatch_maker
 class LapClock:
     """A stopwatch that adds up laps. A lap lasts from :meth:`start` to :meth:`lap`; the time until the next start is excluded.
 
-    On an accelerator, a lap is the time between two events in the device's stream, so that only :meth:`take` waits for the device.
+    On an accelerator, a lap is the time between two events in the device's stream. So only :meth:`take` waits for the device.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -29,7 +29,7 @@ class LapClock:
             self._start = None
 
     def take(self) -> float:
-        """Wait until the device has finished all laps since the last call, and return their total seconds."""
+        """Wait until the device has finished the work of all laps since the last call, and return the total seconds of these laps."""
         laps, self._laps = self._laps, []
         return sum(
             seconds_of(lap) or 0.0 for lap in laps

@@ -35,7 +35,7 @@ class Reading(dict[str, float]):
     """The values that a meter measured since its last reading. They print as one line: step, loss, tokens/s, TFLOP/s, MFU, memory.
 
     ``step`` is the number of steps so far, and ``loss`` is the loss passed to :meth:`Meter.read`. ``memory`` is the peak of reserved bytes
-    on this rank's GPU, and ``share_of_memory`` is the share of the GPU's memory that these bytes take; both are None on other devices.
+    on this rank's GPU, and ``share_of_memory`` is their share of the GPU's memory. ``memory`` and ``share_of_memory`` are None on other devices.
     """
 
     def __init__(self, step: int = 0, loss: float | None = None) -> None:
@@ -72,25 +72,25 @@ class Meter:
     ...     print(meter.read(loss=loss))                    # doctest: +SKIP
     step 1  loss 7.8634  5,235 tokens/s  3.22 TFLOP/s  MFU 10.3%  memory 1.20 GiB (2%)
 
-    The FLOPs are the forward and backward FLOPs, 2 per multiply-accumulate, of every call of the model or its parts in a step. The first
-    call with new shapes, modes or trainable parameters is counted by :func:`fxflops.count` before the call runs. The time of counting is
+    The FLOPs are the forward and backward FLOPs, 2 per multiply-accumulate, of every call of the model or its parts in a step. If a call
+    has new shapes, a new mode or new trainable parameters, :func:`fxflops.count` counts the call before it runs. The time of counting is
     excluded from the step, and the call itself runs unobserved. Calls in eval mode under ``no_grad`` are evaluation and are not counted.
-    The backward pass is assumed to start from the loss in a call's output or, without a loss, from the whole output.
+    The backward pass is assumed to start from the loss in the output of a call. If there is no loss, it is assumed to start from the whole output.
 
     Args:
         model: the model to train. It may be wrapped in DistributedDataParallel.
         device: the device whose peaks MFU and HFU refer to: a name, a Device, or "auto" for the model's device.
         target_tokens: the number of tokens in the whole training over all ranks, from which the seconds left are computed.
-        tokens: a function that takes a batch and returns its number of tokens. By default this is the number of elements of
-            ``input_ids``, or else of the first integer tensor in the batch, or else 0.
+        tokens: a function that takes a batch and returns its number of tokens. By default the function counts the elements of
+            ``input_ids``, or else of the first integer tensor in the batch; 0 without either.
         closed_form: the result of :func:`fxflops.closed_form` for the model with ``backward=True``, made before the model was
-            sharded. For a new shape this form is evaluated, in less than a millisecond, instead of counting a call. Every operation is
-            then assumed to run in the dtype of autocast or of the parameters. A call is still counted if its sizes are outside the form's
-            domain or if other parameters require gradients than before.
+            sharded. For inputs of a new shape, the closed form is evaluated, in less than a millisecond, instead of counting the call.
+            With a closed form, every operation is assumed to run in the dtype of autocast or, without autocast, of the parameters. A call
+            is still counted if its sizes are outside the form's domain, or if the set of parameters that require gradients has changed.
         sizes: a function that takes the inputs of a call, as a dict or a tuple, and returns the sizes of the closed form by name. By
             default the sizes are the dims of ``input_ids`` or of the first integer tensor, e.g. (batch, seq).
 
-    Raises InputError for a model that is sharded over ranks if there is no closed form: a count on one rank would wait for the other ranks.
+    Raises InputError if a model is sharded over ranks and no closed form is passed, because a count on one rank would wait for the other ranks.
     """
 
     def __init__(
@@ -155,9 +155,9 @@ class Meter:
         A reading prints as one line, which includes ``loss``. The ``repr`` of the meter is the line of its last reading.
 
         ``tokens_per_second`` is the sum over ranks, and ``tflops_per_device`` is the mean over ranks. ``mfu`` and ``hfu`` are shares from 0
-        to 1; both are left out if ``hfu`` is above 1. ``hfu`` includes recomputation by checkpointing. ``flops_so_far`` are the forward and
-        backward FLOPs of all ranks. ``seconds_left`` is the time until ``target_tokens`` are reached. ``counting_seconds`` is the time that
-        this rank spent on counting.
+        to 1. If ``hfu`` would be above 1, both are left out. ``hfu`` includes recomputation by checkpointing. ``flops_so_far`` are the
+        forward and backward FLOPs of all ranks. ``seconds_left`` is the time until ``target_tokens`` are reached. ``counting_seconds`` is
+        the time that this rank spent on counting.
         """
         *window, unknown, ranks = self._over_ranks([*self._window, self.clock.take(), self._is_unknown, 1.0])
         self._window = [0.0] * 5
@@ -182,7 +182,7 @@ class Meter:
         return reading
 
     def _add_utilization(self, reading: Reading, mfu: float, hfu: float) -> None:
-        """Add MFU and HFU to a reading. An HFU above 1 shows that the device's peak is too low; then both are left out."""
+        """Add MFU and HFU to a reading. An HFU above 1 shows that the device's stated peak is too low; MFU and HFU are then left out."""
         if hfu <= 1:
             reading["mfu"], reading["hfu"] = mfu, hfu
         elif not self._has_exceeded:
@@ -204,7 +204,7 @@ class Meter:
                 self._handles.append(module.register_forward_hook(self._after, always_call=True))
 
     def unwatch(self) -> None:
-        """Stop counting calls. Warns if the model was not called, since the FLOPs of the step are then unknown."""
+        """Stop counting calls. Warns if the model was not called in the step, because the FLOPs of the step are then unknown."""
         if self._handles and not (self._has_called or self._is_unknown):
             said = "the meter saw no call of its model in the step, so MFU and FLOPs are unknown: create the Meter with the model that the step calls"
             warnings.warn(said, stacklevel=3)
@@ -243,7 +243,7 @@ class Meter:
         return bytes(map(attrgetter("requires_grad"), self._parameters))
 
     def _is_unseen(self, module: nn.Module) -> bool:
-        """Return whether to ignore a call, because it is part of a count, of recomputation by checkpointing, or of compilation."""
+        """Return whether to ignore a call. Calls made by a count, by checkpoint's recomputation or by compilation are ignored."""
         return (
             self._is_counting
             or bool(threads_counting(module))
@@ -306,8 +306,8 @@ class Meter:
 
 
 def callable_parts(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield the model and the parts of it that a training loop may call: its children. For a child without a forward, also yield the
-    child's children."""
+    """Yield the model and its children, because a training loop may call either. For a child without a forward, also yield the child's
+    children."""
     yield model
     # Hooks on parts of a compiled model would be compiled too.
     for child in children_of(model) if original_of(model) is model else ():
@@ -329,7 +329,8 @@ def shapes_of(value: Any) -> Any:
 
 
 def tokens_of(batch: Any) -> int:
-    """Return the number of elements of ``input_ids`` in a batch, or of the first integer tensor in the batch; 0 without such a tensor."""
+    """Return the number of elements of ``input_ids`` in a batch or, without ``input_ids``, of the first integer tensor; 0 if there is no
+    integer tensor."""
     found = ids_in(batch)
     return 0 if found is None else found.numel()
 

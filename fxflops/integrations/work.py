@@ -1,4 +1,4 @@
-"""Find the FLOPs of one model call in training, forward and backward, by counting the call or from a closed form."""
+"""Find the FLOPs of one model call in training, forward and backward. The FLOPs come from a count of the call or from a closed form."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ MODEL, RECOMPUTED = ("forward", "gradient", "backward"), ("recompute",)
 
 
 class Work(NamedTuple):
-    """The FLOPs of a model call in forward and backward, and the FLOPs recomputed by checkpointing: 2 per multiply-accumulate.
+    """The FLOPs of a model call in forward and backward, and the FLOPs that checkpointing recomputes. A multiply-accumulate is 2 FLOPs.
 
-    ``seconds`` and ``recomputed_seconds`` are the times that these FLOPs take at a device's peaks, each operation at the peak
-    for its own dtype. ``missing`` lists the operations without a formula.
+    ``seconds`` and ``recomputed_seconds`` are the times that a device needs for these FLOPs, each operation at the peak for its own dtype.
+    ``missing`` lists the operations without a formula.
     """
 
     flops: int
@@ -38,7 +38,8 @@ class Work(NamedTuple):
 
 
 class LossOf(nn.Module):
-    """A wrapper of a model that returns only the loss, if the model returns a loss, so that the backward pass starts from the loss."""
+    """A wrapper of a model. If the model's output contains a loss, the wrapper returns only the loss, so that the backward pass starts from
+    the loss."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -82,7 +83,8 @@ def work_by_form(
 ) -> Work:
     """Return the work that a closed form of the model gives for these sizes.
 
-    Every operation is assumed to run in the dtype of autocast, or without autocast in the narrowest floating-point dtype of the parameters.
+    Every operation is assumed to run in the dtype of autocast. Without autocast, it is assumed to run in the narrowest floating-point dtype
+    of the parameters.
 
     Raises ClosedFormError for sizes outside the form's domain.
     """

@@ -1,4 +1,4 @@
-"""The accelerator that a model is on (cuda, xpu, mps ...), by ``torch.accelerator``: its events, its allocator and its name."""
+"""The accelerator that a model is on (cuda, xpu, mps ...): its events, its allocator and its name. All are read through ``torch.accelerator``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ class Accelerator:
         return ProfilerActivity.__members__.get(self.device.type.upper())
 
     def event(self) -> torch.Event:
-        """Return a new timing event. Making it is hidden from function modes, since the observer would make more events for the call."""
+        """Return a new timing event. The event is made without function modes. With function modes on, the observer would see this call and
+        make more events for it."""
         with DisableTorchFunction():
             return torch.Event(self.device, enable_timing=True)
 

@@ -1,4 +1,4 @@
-"""Describe what a device's memory is used for: the live tensors, and the rest that the device's allocator reports."""
+"""Describe what a device's memory is used for: the live tensors, and all other memory that the device's allocator reports."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ GIVEN = "params", "buffers", "inputs", "optimizer"
 def memory_text(accelerator: Accelerator, live: Sequence[LiveTensor], is_observed: bool = True, before: int = 0) -> str:
     """Describe what a device's memory is used for: the live tensors by category, and the largest tensors that the run made.
 
-    ``before`` is the number of bytes allocated before the run. Bytes among them that are not in live tensors belong to the rest of
-    the program. "other" is all memory that the allocator reports besides live tensors, including the bytes of the rest of the program.
+    ``before`` is the number of bytes allocated before the run. Bytes that were allocated before the run but are not in live tensors belong
+    to the rest of the program. "other" is all memory that the allocator reports besides live tensors, including the bytes of the rest of
+    the program.
     """
     sums = {category: sum(tensor.bytes for tensor in live if tensor.category == category) for category in CATEGORIES}
     other = accelerator.live - sum(sums.values())

@@ -1,4 +1,4 @@
-"""Measure the host's time by file and line of the user's code, by samples of the call stack that pyinstrument takes."""
+"""Measure how long the host spends in each line of the user's code. pyinstrument takes samples of the call stack for this."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CodeLine(NamedTuple):
 
 @contextmanager
 def lines_sampled(lines: dict[tuple[str, str], float]) -> Iterator[None]:
-    """Sample this thread's stack in the block; add seconds to ``lines`` by place and function, without the time of fxflops itself.
+    """Sample this thread's stack in the block. Add the seconds to ``lines``, by place and function; the time of fxflops itself is left out.
 
     Raises InputError if pyinstrument is not installed, or already runs in this thread.
     """

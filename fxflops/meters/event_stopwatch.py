@@ -1,4 +1,4 @@
-"""Time observed code on an accelerator, by events in the device's stream that are read after the run."""
+"""Time observed code on an accelerator. The times are those of events in the device's stream, which are read after the run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ READY = 2
 class Mark:
     """A reading of a clock. ``seconds`` is nan until the clock has caught up with its device.
 
-    ``captured``: the device's stream was being captured into a graph, so its work does not run.
+    ``captured`` is True if the device's stream was being captured into a graph. The work in the stream then does not run.
     """
 
     clock: Any
@@ -45,7 +45,7 @@ class EventMark(Mark):
 
 
 class Lapse(float):
-    """The seconds between marks, which are known only when the device is done; :func:`seconds_of` then returns them.
+    """The seconds between two marks. The seconds are known only when the device has finished its work; :func:`seconds_of` then returns them.
 
     As a number, a Lapse is nan, so ``max(lapse, 0.0)`` returns it unchanged. A Lapse can be added to or subtracted from another
     Lapse or 0.0.
@@ -81,9 +81,9 @@ def stopwatch_maker(device: torch.device) -> Callable[[], Stopwatch]:
 
 
 def seconds_of(value: float) -> float | None:
-    """Return the seconds of a Lapse, at least 0 even if streams or threads overlap; return a plain number unchanged.
+    """Return the seconds of a Lapse. The seconds are at least 0, even if streams or threads overlap. Return a plain number unchanged.
 
-    For a Lapse that was captured from beginning to end, return None, because the work did not run.
+    If the whole Lapse was captured into a graph, return None, because its work did not run.
     """
     if not isinstance(value, Lapse):
         return value
@@ -97,12 +97,12 @@ def seconds_of(value: float) -> float | None:
 
 
 def captured_calls(calls: Iterable[Call]) -> int:
-    """Return the number of calls that were captured into a graph; only calls whose seconds are still a Lapse can be counted."""
+    """Return the number of calls that were captured into a graph. A call is recognized only as long as its seconds are still a Lapse."""
     return sum(isinstance(call.seconds, Lapse) and seconds_of(call.seconds) is None for call in calls)
 
 
 class LapseStopwatch(Stopwatch):
-    """A stopwatch whose readings are :class:`Lapse` objects, whose seconds are known when the device is done."""
+    """A stopwatch whose readings are :class:`Lapse` objects. The seconds of a Lapse are known only when the device has finished its work."""
 
     __slots__ = ()
 
@@ -119,11 +119,12 @@ class LapseStopwatch(Stopwatch):
 
 
 class EventStopwatch(LapseStopwatch):
-    """A stopwatch of the device's time, from an event when the clock starts to an event when it stops.
+    """A stopwatch of the device's time. The stopwatch measures from an event recorded when the clock starts to an event recorded when the
+    clock stops.
 
-    It is for code that runs at full speed; :mod:`~fxflops.meters.queue_stopwatch` is for code that an observer slows down.
-    If the device waits for the host, the waiting is included. While the device has work queued, the observer's time on the
-    host is not included. ``overhead`` is the observer's time on the host.
+    An EventStopwatch is for code that runs at full speed; :mod:`~fxflops.meters.queue_stopwatch` is for code that an observer slows down.
+    If the device waits for the host, the waiting is included. While the device has work queued, the observer's time on the host is not
+    included. ``overhead`` is the observer's time on the host.
     """
 
     __slots__ = ("_accelerator", "_marks", "_ready")

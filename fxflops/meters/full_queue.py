@@ -44,7 +44,7 @@ class FullQueue:
         return None if accelerator is None or sleep is None else cls(accelerator, sleep)
 
     def hold(self, host_seconds: float) -> float:
-        """Make the device wait until the host has probably started some work; return the seconds of the wait.
+        """Make the device wait until the host has probably started some work. Return the seconds for which the device waits.
 
         ``host_seconds`` is the time that the host took to start the same work before.
         """

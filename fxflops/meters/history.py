@@ -32,8 +32,8 @@ are KV caches. "temporaries" are all other tensors made by the backward pass and
 class LiveTensor(NamedTuple):
     """A live storage: its bytes, the spec of the first tensor seen in it, its category, and the module and op that made it.
 
-    ``name`` is the name of a parameter or buffer, of the parameter of a gradient, or of an entry in optimizer state ("exp_avg"). For
-    a tensor in a KV cache it is the place in the cache ("layers.0.keys"). For all other tensors it is "".
+    For a parameter or buffer, ``name`` is its name; for a gradient, the parameter's name; for an entry in optimizer state, the entry's name
+    ("exp_avg"). For a tensor in a KV cache it is the place in the cache ("layers.0.keys"). For all other tensors it is "".
     """
 
     bytes: int
@@ -45,7 +45,7 @@ class LiveTensor(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """The live bytes by category after a call or at the peak within it, and the module, op and phase of the call."""
+    """The live bytes by category after a call, or at the peak within a call, and the module, op and phase of this call."""
 
     path: str
     op: str
@@ -138,7 +138,7 @@ class History:
 
     @cached_property
     def timeline(self) -> tuple[Moment, ...]:
-        """The live bytes by category after each call; calls that did not change them are left out."""
+        """The live bytes by category after each call. Calls that did not change the live bytes are left out."""
         moments = dict(self._live_after_each_change())
         return tuple(
             moment for call_number, live in moments.items() if (moment := self._moment(call_number, live)) is not None
@@ -146,7 +146,7 @@ class History:
 
     @cached_property
     def peaks(self) -> tuple[Moment, ...]:
-        """The live bytes by category at the peak within each call; calls that did not change them are left out."""
+        """The live bytes by category at the peak within each call. Calls that did not change the live bytes are left out."""
         highest = dict[int, Mapping[str, int]]()
         for call_number, live in self._live_after_each_change():
             if call_number not in highest or sum(live.values()) > sum(highest[call_number].values()):
@@ -156,7 +156,7 @@ class History:
         )
 
     def _live_after_each_change(self) -> Iterator[tuple[int, Mapping[str, int]]]:
-        """Yield, after each change, the number of the call that made the change, and the live bytes by category."""
+        """For each change, yield the number of the call that made the change, and the live bytes by category after the change."""
         live = dict.fromkeys(CATEGORIES, 0)
         categories = [self.category(number) for number in range(len(self.storages))]
         for number, change, call_number in triples(self.changes):
@@ -168,7 +168,7 @@ class History:
         return None if call is None else Moment(call.path, call.op, call.phase, live)
 
     def each_change(self) -> Iterator[tuple[int, LiveTensor]]:
-        """Yield, for each change in order, the storage's number and a LiveTensor whose ``bytes`` is the change.
+        """For each change in order, yield the number of the storage, and a LiveTensor whose ``bytes`` is the change in bytes.
 
         The change is negative if the storage was freed.
         """
@@ -193,6 +193,6 @@ class History:
 
 
 def triples(changes: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Yield the changes in a flat list as triples: the number of the storage, the change in bytes, the number of the call."""
+    """For each change in a flat list, yield three numbers: the number of the storage, the change in bytes, and the number of the call."""
     iterator = iter(changes)
     return zip(iterator, iterator, iterator, strict=True)

@@ -1,4 +1,5 @@
-"""List the kernels of each node by torch.profiler: an accelerator's kernels if the profiler sees them, otherwise operators."""
+"""List the kernels that each node runs, as torch.profiler sees them. If torch.profiler does not see the accelerator's kernels, list
+operators instead."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ MARK = "fxflops node "
 class KernelMeter(Meter):
     """A meter that marks each node for torch.profiler. Its ``profile`` must be on while the nodes run.
 
-    The times are measured by torch.profiler: the time of a kernel if the profiler sees the accelerator's kernels, otherwise the self
-    time of an operator.
+    The times are measured by torch.profiler. A time is the time of a kernel or, if torch.profiler does not see the accelerator's kernels,
+    the self time of an operator.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -1,19 +1,20 @@
 """Track which tensor storages are alive in a run, for devices without allocator statistics.
 
 :class:`LiveStorages` sees each tensor, finds its storage, and writes to a :class:`~.memory_log.MemoryLog` when the storage is new, was
-resized, or is freed. A storage counts once, however many views share it. To *track* a storage is to give it a number in the log, and
-to keep a weak reference to it, whose callback runs when Python frees the storage. Some storages need more than that:
+resized, or is freed. A storage counts once, however many views share it. To *track* a storage is to give it a number in the log, and to
+keep a weak reference to the storage. The callback of this reference runs when Python frees the storage. Some storages are handled differently:
 
-- *Held*: the memory of parameters, buffers and inputs, alive from the beginning of the run to its end. Held storages are known by their
-  address alone, without a weak reference: the model keeps them alive, and making the references would slow down each count.
+- *Held*: the storages of parameters, buffers and inputs. Held storages are alive from the beginning of the run to its end. Held storages
+  are known by their address alone, without a weak reference: the model keeps them alive, and making the references would slow down each
+  count.
 - *Dropped*: held storages that the run gives up all the same, because the model has replaced the tensor (found by
   :class:`~fxflops.model.holders.Holders`) or has given it other memory (``x.data = y``: the tensor is *reassigned*). Only fxflops
-  still keeps them then, to restore the model. They are looked for before each new peak, and no longer counted.
+  still keeps them then, to restore the model. Before each new peak, fxflops looks for dropped storages and stops counting them.
 - *Stand-ins*: in a run on meta, the storages of the meta tensors that represent real tensors. A stand-in has no bytes and no number of
-  its own: it shares the number of the storage that it stands for.
-- *Placeholders*: storages on meta in a run on another device, where they hold no memory. Sometimes the device is known only at the end
-  of the run, so placeholders are noted, and left out of the log in the end.
-- *Handed out*: storages that the model has asked for, which it may then resize unseen.
+  its own: it shares the number of the real storage.
+- *Placeholders*: storages on meta in a run on another device. They hold no memory. Sometimes the device is known only at the end of the
+  run, so fxflops notes which storages are placeholders, and leaves them out of the log in the end.
+- *Handed out*: storages that the model has asked for. The model may then resize them without a call that fxflops sees.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ Named = Iterable[tuple[str, torch.Tensor]]
 class _StorageRef(weakref.ref[Any]):
     """A weak reference to a live storage. ``key`` is the storage's ``id``, ``number`` its number in the log, ``nbytes`` its bytes.
 
-    The attributes are set after construction: an ``__init__`` in Python would take time for each tensor of each count.
+    The attributes are set after construction, because an ``__init__`` in Python would take time for each tensor of each count.
     """
 
     __slots__ = ("key", "nbytes", "number")
@@ -60,10 +61,10 @@ class LiveStorages:
 
     ``held`` has the held tensors, by category and name. ``spec(tensor)`` returns a tensor's spec. If the live storages exceed ``cap``
     bytes, InputError is raised, before memory runs out. ``was_there(tensor)`` returns whether a tensor that no call has made existed
-    when the run began. ``take_stand_in(tensor)`` returns the meta tensor that stands for a tensor in the run, and makes the run forget
-    this pair. ``counts_meta`` is False in a run on another device, where torch uses meta tensors only to infer shapes, so that they
-    hold no memory. ``counts_random_states`` is True in a run for the CPU, where checkpoint saves a CPU random state for each function
-    that it runs, which no observed call shows. With ``notes_placeholders``, placeholders can be left out in the end
+    when the run began. ``take_stand_in(tensor)`` returns the meta tensor that represents a tensor in the run, and makes the run forget this
+    meta tensor. ``counts_meta`` is False in a run on another device. There torch uses meta tensors only to infer shapes, so meta tensors
+    hold no memory. ``counts_random_states`` is True in a run for the CPU. There checkpoint saves a CPU random state for each function that
+    it runs, although no observed call shows this. With ``notes_placeholders``, placeholders can be left out in the end
     (:meth:`leave_out_placeholders`).
     """
 
@@ -217,7 +218,7 @@ class LiveStorages:
         self._maybe_reassigned = {}
 
     def may_reassign(self, tensor: torch.Tensor) -> None:
-        """Note that a call may give a tensor other memory (``x.data = y``), after which the tensor's old memory may be freed."""
+        """Note that a call may give a tensor other memory (``x.data = y``). The tensor's old memory may then be freed."""
         storage = _storage_of(tensor)
         if storage is not None and storage._cdata in self._held:
             self._maybe_reassigned[storage._cdata] = weakref.ref(tensor), storage.nbytes()
@@ -259,7 +260,7 @@ class LiveStorages:
                 self.memory_log.change(number, -nbytes)
 
     def _remove_replaced(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Stop counting the storage of these tensors, which the model has replaced since the run began."""
+        """Stop counting the storages of these tensors, because the model has replaced the tensors since the run began."""
         stand_ins = [stand_in for t in tensors if (stand_in := self._take_stand_in(t)) is not None]
         storage = tensors[0].untyped_storage()
         number = self._held.get(storage._cdata)
@@ -276,7 +277,7 @@ class LiveStorages:
         self._watch(storage, nbytes, number)
 
     def _watch(self, storage: Any, nbytes: int, number: int) -> None:
-        """Keep a weak reference to the storage with this number, to subtract its bytes when Python frees it."""
+        """Keep a weak reference to the storage with this number. When Python frees the storage, its bytes are subtracted."""
         self._refs[id(storage)] = ref = _StorageRef(storage, self._on_freed)
         ref.key, ref.nbytes, ref.number = id(storage), nbytes, number
 
@@ -286,7 +287,7 @@ class LiveStorages:
             self.memory_log.change(ref.number, -ref.nbytes)
 
     def bytes_since(self, number: int, value: Any) -> int:
-        """Return the bytes of those tensors in ``value`` whose storages have at least this number, i.e. were tracked since."""
+        """Return the bytes of the tensors in ``value`` whose storages have this number or a higher number, i.e. were tracked since."""
         refs = set(self._refs_of(tensors_given(value)))
         return sum(ref.nbytes for ref in refs if ref.number >= number)
 
@@ -300,10 +301,10 @@ class LiveStorages:
         return self.memory_log.storages.categories.get(self._held.get(storage._cdata, -1)) == "inputs"
 
     def move(self, tensor: torch.Tensor, meta: torch.Tensor) -> None:
-        """Let the storage of the meta tensor ``meta`` represent the tensor's storage, and keep that storage alive, as a view would.
+        """Let the storage of the meta tensor ``meta`` represent the tensor's real storage, and keep the real storage alive, as a view would.
 
-        If the tensor is a view, its storage may outlive it together with the base. A storage that is not tracked yet existed before
-        the run, e.g. in a constant held by a closure, a graph or an attribute.
+        If the tensor is a view, its storage may outlive it together with the base. If a storage is not tracked yet, it existed before the
+        run, e.g. in a constant held by a closure, a graph or an attribute.
         """
         if tensor.layout is not torch.strided or meta.layout is not torch.strided:
             return
@@ -319,9 +320,10 @@ class LiveStorages:
             self.add_held([("", meta)], "buffers")
 
     def share(self, tensor: torch.Tensor, stand_in: torch.Tensor) -> None:
-        """Count a stand-in's storage as the tensor's storage, if the tensor is held from beginning to end.
+        """If the tensor is held from the beginning of the run to its end, count the storage of its meta tensor as the tensor's own storage.
 
-        The tensor is optimizer state stored on a parameter, and was labelled as a model attribute by mistake: correct the label.
+        A tensor for which this is called is optimizer state that is stored on a parameter. The state was labelled as a model attribute by
+        mistake, so correct the label.
         """
         for part, stand_in_part in zip(stored(tensor), stored(stand_in), strict=True):
             storage, stand_in_storage = _storage_of(part), _storage_of(stand_in_part)
@@ -351,7 +353,8 @@ class LiveStorages:
                     self.add(part)
 
     def may_resize(self, tensor: torch.Tensor) -> None:
-        """Note that the model asks for a tensor's storage: it may then resize the storage unseen, as FSDP does to free memory."""
+        """Note that the model asks for a tensor's storage. The model may then resize the storage without an observed call, as FSDP does to
+        free memory."""
         self._read_sizes()  # storages that the model got earlier were resized before this call, if at all
         storage = _storage_of(tensor)
         if storage is None or not storage.resizable() or is_zerotensor(tensor):
@@ -369,8 +372,9 @@ class LiveStorages:
     def _read_sizes(self) -> None:
         """Record the new sizes of storages that the model has asked for and resized.
 
-        A model usually resizes a storage right after asking for it, but may do so much later. So each call of this method also reads
-        the size of one older storage. Reading all older storages would be too slow for a model that asks for every tensor's storage.
+        A model usually resizes a storage right after it asks for the storage, but may also resize it much later. So each call of this
+        method also reads the size of one older storage. Reading all older storages would be too slow for a model that asks for every
+        tensor's storage.
         """
         older = self._handed_out_before
         if not older and not self._handed_out:
@@ -389,7 +393,7 @@ class LiveStorages:
                 ref.nbytes = nbytes
 
     def label(self, named: Named, category: str) -> None:
-        """Set the category and the names of the storages of these tensors; skip storages that have a category already."""
+        """Set the category and the names of these tensors' storages. Skip storages that already have a category."""
         storages = self.memory_log.storages
         for name, tensor in named:
             for ref in self._refs_of([tensor]):
@@ -397,9 +401,9 @@ class LiveStorages:
                     storages.categories[ref.number], storages.names[ref.number] = category, name
 
     def keep(self, named: Named, earlier: Iterable[torch.Tensor]) -> None:
-        """Count the storages of these tensors as alive to the end of the history, e.g. an optimizer's state, which outlives the step.
+        """Count the storages of these tensors as alive to the end of the history. For example, an optimizer's state outlives the step.
 
-        Storages of the tensors in ``earlier`` are moved to the beginning of the history: they existed then.
+        Storages of the tensors in ``earlier`` are moved to the beginning of the history, because they existed before the run.
         """
         kept, existed = self._refs_of(tensor for _, tensor in named), self._refs_of(earlier)
         for ref in kept:
@@ -408,7 +412,7 @@ class LiveStorages:
             self.memory_log.move_to_beginning({ref.number for ref in existed})
 
     def _refs_of(self, tensors: Iterable[torch.Tensor]) -> list[_StorageRef]:
-        """Return references to the storages of these tensors; skip storages that are not tracked or not alive."""
+        """Return references to the storages of these tensors. Skip storages that are not tracked or no longer alive."""
         refs = [self._ref_of(_storage_of(part)) for tensor in tensors for part in stored(tensor)]
         return [ref for ref in refs if ref is not None]
 
@@ -418,7 +422,7 @@ class LiveStorages:
         return ref if ref is not None and ref() is storage else None
 
     def add_held(self, named: Named, category: str) -> None:
-        """Track and label tensors that were alive when the run began but are found only now; skip storages that are tracked already."""
+        """Track and label tensors that were alive when the run began but are found only now. Skip storages that are already tracked."""
         named, first = [*named], len(self.memory_log.storages)
         self.add_all([tensor for _, tensor in named])
         self.label(named, category)
@@ -431,8 +435,8 @@ class LiveStorages:
         """Track call arguments that no observed call has made: they existed before the run.
 
         Tensors that the user made before a profiled block are tracked only here. They get ``category`` ("" for none), unless they
-        are parameters or are labelled later. With ``device``, tensors on other devices are skipped. Storages are met, so that they
-        count from the beginning of the run, unless they may have been made unseen within the run: memory shared with numpy or
+        are parameters or are labelled later. With ``device``, tensors on other devices are skipped. The storages of these arguments count
+        from the beginning of the run, unless they may have been made within the run without an observed call. Memory shared with numpy or
         another process, and tensors for which ``was_there`` is False, count from now on.
         """
         for tensor in tensors:
@@ -487,9 +491,10 @@ class LiveStorages:
             self.memory_log.leave_out(self._placeholders)
 
     def hold_written(self, calls: Sequence[Call]) -> None:
-        """Treat live storages that autograd wrote to but did not make as gradients that existed from the beginning.
+        """Treat live storages that autograd wrote to, but did not make, as gradients that existed before the run.
 
-        Such storages are DistributedDataParallel's buckets, which C++ holds, and gradients of inputs, to which autograd adds.
+        Storages that autograd writes to but does not make are DistributedDataParallel's buckets, which C++ code keeps alive, and gradients
+        of inputs, to which autograd adds.
         """
         storages, written = self.memory_log.storages, set[int]()
         for ref in self._refs.values():
@@ -507,10 +512,10 @@ class LiveStorages:
         return self.memory_log.begin()
 
     def end(self, mark: MemoryMark, arguments: Any = ()) -> tuple[int, tuple[tuple[Spec, int], ...]]:
-        """Return the bytes that a call leaves behind and, if more bytes were alive during the call, the storages at that peak.
+        """Return the bytes that a call leaves behind. If more bytes were alive during the call, also return the storages at that peak.
 
-        Each storage is a spec and its change in bytes since the call began. Storages of ``arguments`` are excluded: they may have
-        been first seen during the call, but the call did not make them.
+        Each storage is a spec and its change in bytes since the call began. Storages of ``arguments`` are excluded. Even if they were first
+        seen during the call, the call did not make them.
         """
         bytes_left, net_bytes = self.memory_log.end(mark)
         if not net_bytes:
@@ -521,7 +526,7 @@ class LiveStorages:
         return bytes_left, tuple((specs[number], nbytes) for number, nbytes in net_bytes.items() if nbytes)
 
     def add_transients(self, transients: Iterable[tuple[Spec, int]]) -> None:
-        """Add the current call's transients, each with its bytes, to the log; skip them if they make no new peak."""
+        """Add the current call's transients, each with its bytes, to the log. Skip the transients if they do not make a new peak."""
         self._read_sizes()
         if self.memory_log.live + sum([nbytes for _, nbytes in transients if nbytes > 0]) <= self.memory_log.peak:
             return

@@ -1,12 +1,12 @@
 """The log of a run's memory: every change of the live bytes, with its storage and its call.
 
-The log knows no tensors. :class:`~.live_storages.LiveStorages` writes to the log when a storage is made, resized or freed. At the end
-of the run, the log becomes a :class:`~.history.History`.
+The log has no references to tensors. :class:`~.live_storages.LiveStorages` writes to the log when a storage is made, resized or freed. At
+the end of the run, the log becomes a :class:`~.history.History`.
 
 - A storage's *number* is its index in the :class:`~.history.StorageTable`. A *call number* is the index of a call in the run's list of
-  calls; ``NO_CALL`` is the time before the first call.
-- ``live`` is the number of bytes alive now. ``peak`` is the maximum of the live bytes since the last ``reset_peak`` or, between
-  ``begin`` and ``end``, since the call began. ``most`` is the maximum of the whole run.
+  calls; The number ``NO_CALL`` stands for the time before the first call.
+- ``live`` is the number of bytes alive now. ``peak`` is the maximum of the live bytes since the last ``reset_peak``. During a call, between
+  ``begin`` and ``end``, it is the maximum since the call began. ``most`` is the maximum of the live bytes over the whole run.
 - *Transients* are storages that live only within one call.
 - A storage is *met* if it existed before the run, but was first seen during it, e.g. as the argument of a call. In the log it
   appears where it was met; ``move_met_to_beginning`` corrects that at the end of the run.
@@ -22,8 +22,8 @@ from .history import NO_CALL, History, StorageTable, triples
 
 
 class MemoryMark(NamedTuple):
-    """The state of a log when a call began: how many storages and changes it has, the live bytes, the peak, how many of the changes led
-    to the peak, and the bytes of all storages met so far."""
+    """The state of a log when a call began: the number of storages, the number of changes, the live bytes, the peak, the number of changes
+    up to the peak, and the bytes of all storages met so far."""
 
     storages: int
     changes: int
@@ -36,9 +36,9 @@ class MemoryMark(NamedTuple):
 class MemoryLog:
     """The changes of the live bytes, in order, and the peaks that result from them.
 
-    ``current_call`` is the number of the call to which changes are assigned: the running call or, between calls, the last call. Before
-    the storages of a call are added, ``current_call`` must be set to the number that the call will have (``len(calls)``). It is a
-    plain attribute because a method to set it would be one more Python call for each call that is counted.
+    ``current_call`` is the number of the call to which changes are assigned. ``current_call`` is the running call or, between calls, the
+    last call. Before the storages of a call are added, set ``current_call`` to the number that the call will get (``len(calls)``).
+    ``current_call`` is a plain attribute, because a method to set it would add one Python call to each counted call.
 
     ``storages`` is the table of all storages. ``changes`` is a flat list for :func:`~.history.triples`.
     """
@@ -68,9 +68,9 @@ class MemoryLog:
         return number
 
     def add_at_beginning(self, category: str, named: Sequence[tuple[str, Spec, int]]) -> None:
-        """Add storages that exist before the first call: each with a name, a spec and its bytes.
+        """Add storages that exist before the first call. Each storage has a name, a spec and a number of bytes.
 
-        One call adds all of them: a Python call for each parameter of a model would slow down each count.
+        One call of this method adds all storages, because a Python call for each parameter of a model would slow down each count.
         """
         storages, changes = self.storages, self.changes
         first = len(storages)
@@ -85,7 +85,7 @@ class MemoryLog:
         self._changes_to_peak = self._changes_to_most = len(changes) // 3
 
     def add_transients(self, transients: Iterable[tuple[Spec, int]]) -> None:
-        """Add storages that live only within the current call, each with its bytes, and remove them again."""
+        """Add storages that live only within the current call, each with its bytes. Then remove them again."""
         added = [(self.storages.add(spec, self.current_call), nbytes) for spec, nbytes in transients]
         for number, nbytes in added:
             self.change(number, nbytes)
@@ -93,7 +93,7 @@ class MemoryLog:
             self.change(number, -nbytes)
 
     def change(self, number: int, nbytes: int) -> None:
-        """Let a storage grow by this number of bytes; a negative number if the storage shrinks or is freed."""
+        """Change the size of a storage by this number of bytes. The number is negative if the storage shrinks or is freed."""
         self.live += nbytes
         self.changes += (number, nbytes, self.current_call)
         if self.live > self.peak:
@@ -118,7 +118,7 @@ class MemoryLog:
         return mark
 
     def end(self, mark: MemoryMark) -> tuple[int, dict[int, int]]:
-        """Return the bytes that a call leaves behind and, if more bytes were alive during the call, the storages at that peak.
+        """Return the bytes that a call leaves behind. If more bytes were alive during the call, also return the storages at that peak.
 
         The storages are a dict from numbers to changes in bytes since the call began.
         """
@@ -134,7 +134,7 @@ class MemoryLog:
         return bytes_left, net_bytes
 
     def set_not_made(self, number: int, default_category: str) -> None:
-        """Note that no call made a storage. It gets the category ("" for none) if it is not labelled until the end of the run."""
+        """Note that no call made a storage. If the storage has no label at the end of the run, it gets the given category ("" for none)."""
         self.storages.calls[number] = NO_CALL
         if default_category:
             self._default_categories[number] = default_category
@@ -151,7 +151,8 @@ class MemoryLog:
             self._met = set()
 
     def move_to_beginning(self, numbers: Container[int], only_first: bool = False) -> None:
-        """Rewrite the log as if all changes of these storages (with ``only_first``, their creation) came before the first call.
+        """Rewrite the log as if all changes of these storages came before the first call. With ``only_first``, move only the creation of
+        each storage.
 
         No call then counts as their maker.
         """

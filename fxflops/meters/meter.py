@@ -34,7 +34,7 @@ class Meter(Protocol):
 
 
 class Clock(Meter):
-    """Seconds per node by the host's clock, for a device on which a call returns when its work is done."""
+    """Measure the seconds of each node by the host's clock, for a device on which a call returns only when its work is done."""
 
     frees = True
 
@@ -53,8 +53,8 @@ class Clock(Meter):
 class AcceleratorClock(Meter):
     """Seconds per node by events in an accelerator's stream. The device is synchronized once, in ``finish``.
 
-    With a ``queue``, the seconds are only the device's working time: before each node, the device waits until the host has started
-    all work of the node. ``host_seconds`` has the time that this took the host in an earlier pass. Without a queue, the seconds
+    With a ``queue``, the seconds cover only the time in which the device works. Before each node, the device waits until the host has
+    started all work of the node. ``host_seconds`` has the time that this took the host in an earlier pass. Without a queue, the seconds
     include the device's waiting for the host.
     """
 
@@ -89,7 +89,8 @@ class AcceleratorClock(Meter):
 
 
 class MemoryMeter(Meter):
-    """Bytes before, after and at the peak of each node, from the allocator or, if the allocator has no statistics, from live storages."""
+    """Measure the bytes before, after and at the peak of each node. The bytes are from the allocator or, if it has no statistics, from live
+    storages."""
 
     def __init__(self, memory: Accelerator | LiveStorages) -> None:
         self.memory = memory

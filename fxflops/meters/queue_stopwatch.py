@@ -1,7 +1,7 @@
-"""Measure the time that observed code would take on an accelerator without the observer: host and device are timed separately.
+"""Measure the time that observed code would take on an accelerator without the observer. Host and device are timed separately.
 
-Observing slows the host down, and the time between events on the device includes the device's waiting for the host. So the host is
-timed by its own clock, which excludes the observer. The device is timed by two events around each piece of work. Before the first
+Observing slows the host down. The time between events on the device then includes the time in which the device waits for the host. So the
+host is timed by its own clock, which excludes the observer. The device is timed by two events around each piece of work. Before the first
 event the device waits until the host has started that work (:mod:`~fxflops.meters.full_queue`). Both times together give the time
 without the observer::
 
@@ -9,7 +9,7 @@ without the observer::
     device              |------- a -------|--- b ---|          |--- c ---|
 
 A piece of work begins when the host has started it and the device has finished all earlier work. All times are differences between
-marks. A mark is reached when the host has reached it and the device has finished all work started before the mark.
+marks. A mark is reached when two things have happened: the host has reached it, and the device has finished all work started before the mark.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class HostMark(Mark):
 
 @dataclass(slots=True, eq=False)
 class Work:
-    """The device's work between two events. ``host`` is the reading of the host's clock when the host had started all the work.
+    """The device's work between two events. ``host`` is the reading of the host's clock at the moment when the host had started all of the work.
 
-    ``excess`` is the time that the host still needed to start the work after the device was no longer held. ``waited``: the call
-    returned only when the device was done. ``seconds`` is nan until the events are read.
+    ``excess`` is the time that the host still needed to start the rest of the work after the device no longer had to wait. ``waited``: the
+    call returned only when the device was done. ``seconds`` is nan until the events are read.
     """
 
     start: torch.Event
@@ -113,7 +113,7 @@ class QueueStopwatch(LapseStopwatch):
         return True
 
     def go(self, work: Any = None) -> None:
-        """Start the clock again; ``work`` is the function or module class whose kernels the host starts until the clock stops."""
+        """Start the clock again; ``work`` is the function or module class whose kernels the host starts until the stopwatch is stopped."""
         if self._stopped_at is None:
             return
         if work is not None and not self._queue.accelerator.capturing:
@@ -126,7 +126,7 @@ class QueueStopwatch(LapseStopwatch):
         return Lapse([mark], [])
 
     def catch_up(self) -> None:
-        """Wait for the device, and combine the times of device and host since the last call of this method."""
+        """Wait for the device. When the device is done, combine the device's and the host's times since the last call of this method."""
         self._queue.accelerator.synchronize()
         self._read()
         for item in self._marks_and_work:
@@ -150,7 +150,7 @@ class QueueStopwatch(LapseStopwatch):
         self._began_at = time.perf_counter()
 
     def _end(self, work: Work, ended: float, is_whole: bool) -> None:
-        """Record the event at the end of the device's work, and decide from the host's time whether the host waited for the work.
+        """Record the event at the end of the device's work. Decide from the host's time whether the host waited for this work.
 
         ``is_whole`` is False if the work ends because another call begins inside it.
         """

@@ -15,8 +15,8 @@ LOADING = "loading"
 class Costs(NamedTuple):
     """The overhead inside torch, in seconds, before a handler of the observer starts and after the handler ends, by kind of call.
 
-    ``builtin`` is for a function written in C, ``python`` for a function written in Python, and ``gradient`` for an operator in a
-    backward pass.
+    ``builtin`` is the overhead for a function written in C, ``python`` for a function written in Python, and ``gradient`` for an operator
+    in a backward pass.
     """
 
     builtin: float = 0.0
@@ -36,7 +36,7 @@ class Stopwatch:
     """A thread's clock that stands still while the observer works; ``overhead`` is the seconds for which it has stood still.
 
     ``costs`` has the overheads of a call right after another call. ``cold`` has the overheads of a call after other work, when the
-    cache is cold. Each handler of the observer stops the clock first, starts it last, and runs model code by :meth:`run`.
+    cache is cold. A handler of the observer first stops the clock, and finally starts the clock again. The handler runs model code by :meth:`run`.
     """
 
     __slots__ = ("_overhead_due", "_started_at", "_stopped_at", "cold", "costs", "overhead")
@@ -54,9 +54,9 @@ class Stopwatch:
         self.overhead = 0.0
 
     def stop(self, kind: int | None = None) -> bool:
-        """Stop the clock, and exclude the overhead inside torch of a call of this kind; return False if the clock was stopped already.
+        """Stop the clock, and exclude torch's own overhead for a call of this kind. Return False if the clock was already stopped.
 
-        If the overhead is longer than the time since the clock was last started, the rest is deducted from later times.
+        If the overhead is longer than the time since the last start of the clock, the rest of the overhead is deducted from later times.
         """
         if self._stopped_at is not None:
             return False
@@ -69,7 +69,8 @@ class Stopwatch:
         return True
 
     def go(self, work: Any = None) -> None:
-        """Start the clock again. ``work`` is the function that runs until the clock stops; clocks that time a device's work need it."""
+        """Start the clock again. ``work`` is the function that runs until the clock stops. Only clocks that time a device's work need this
+        argument."""
         if self._stopped_at is not None:
             self._started_at = time.perf_counter()
             self.overhead += self._started_at - self._stopped_at
@@ -80,7 +81,7 @@ class Stopwatch:
         return (time.perf_counter() if self._stopped_at is None else self._stopped_at) - self.overhead
 
     def lap(self) -> float:
-        """Return the time on the clock, in seconds, and exclude the time that this method takes. The clock must be running."""
+        """Return the seconds on the clock. The time that this method itself takes is excluded. The clock must be running."""
         called_at = time.perf_counter()
         now = called_at - self.overhead
         self._started_at = time.perf_counter()
@@ -164,7 +165,7 @@ class PhaseTimes:
         return self.parts
 
     def settle(self) -> None:
-        """Add loading time to the current step if no later step will use the batch, at the end of a loop or an iteration."""
+        """At the end of a loop or an iteration, add the time to load a batch to the current step if no later step will use the batch."""
         self.flush()
         for phase, seconds in self._of_next_step.items():
             self.parts[phase] = self.parts.get(phase, 0.0) + seconds

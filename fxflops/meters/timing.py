@@ -1,4 +1,5 @@
-"""Measured times, and whether these are reliable: how much the runs differ, and whether other processes interrupted them."""
+"""Measured times, and whether they are reliable. Whether times are reliable depends on how much the runs differ, and on whether other
+processes interrupted them."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ MOMENT = 0.02
 
 
 class Usage(NamedTuple):
-    """The clocks of this process: wall-clock seconds, processor seconds of all threads, and interruptions by the system.
+    """The clocks of this process. The clocks read wall-clock seconds, processor seconds of all threads, and the number of interruptions by
+    the system.
 
     An interruption is an involuntary switch to another process. ``interruptions`` is None if the system does not count them.
     """
@@ -52,7 +54,7 @@ class Usage(NamedTuple):
 
     @property
     def waited(self) -> str:
-        """A note that this process waited, for the processor or anything else; "" if it did not."""
+        """A note that this process waited for the processor or anything else; "" if this process did not wait."""
         share = 1 - self.processor / self.seconds if self.seconds > MOMENT else 0.0
         return f"the process waited {share:.0%} of the time" if share > WAITING else ""
 
@@ -60,7 +62,7 @@ class Usage(NamedTuple):
 class Timing(NamedTuple):
     """Seconds of the same work run ``repeats`` times: the median, the fastest and the slowest.
 
-    ``unsteady`` says why the seconds are unreliable; "" if they are reliable, or if their reliability is unknown.
+    ``unsteady`` says why the seconds are unreliable. ``unsteady`` is "" if the seconds are reliable, or if nothing is known about their reliability.
     """
 
     median: float
@@ -71,7 +73,7 @@ class Timing(NamedTuple):
 
 
 def warm_up(seconds: Sequence[float], least: int) -> int:
-    """Return the number of warm-up runs at the beginning: each is clearly slower than the median of all runs after it.
+    """Return the number of warm-up runs. Warm-up runs are the runs at the beginning that are clearly slower than the median of all runs after them.
 
     At least ``least`` runs are left.
     """

@@ -1,4 +1,4 @@
-"""Find the modules and the state that a callable (a function, a method, an object with ``__call__``) leads to."""
+"""Find the modules and the state that are reachable from a callable: a function, a method, or an object with ``__call__``."""
 
 from __future__ import annotations
 
@@ -43,11 +43,12 @@ Path = tuple[str, ...]
 def as_model(
     model: Any, models: Any = None, args: Any = (), kwargs: Mapping[str, Any] | None = None, *kinds: type[Exception]
 ) -> nn.Module:
-    """Return a module unchanged, the module of a program or file, or a :class:`Called` that wraps any other callable.
+    """Return a module unchanged. For a program or file, return its module. For any other callable, return a :class:`Called` that wraps it.
 
-    The search for a callable's modules covers its object, its closure, its default and partial arguments, the global variables
-    that its code names, and the inputs. ``models`` replaces the modules found by the search: a module, a list of modules, or a
-    mapping by name. For a module's method, or a ``functools.partial`` of the method, paths start at that module.
+    The search for a callable's modules covers its object, its closure, its default and partial arguments, and the inputs. The search also
+    covers the global variables that the callable's code names. ``models`` replaces the modules that the search would find. ``models`` is a
+    module, a list of modules, or a mapping from names to modules. For a module's method, or a ``functools.partial`` of the method, paths
+    start at that module.
 
     Raises InputError for a class and for anything that cannot be called. The error also has the types ``kinds`` (default: TypeError).
     """
@@ -93,7 +94,7 @@ def models_by_path(models: Any) -> dict[str, nn.Module]:
 
 
 def named_models(models: Iterable[Any]) -> dict[str, nn.Module]:
-    """Name models: those in a mapping by key, those in a list by class name and index.
+    """Give names to models: the keys of a mapping, or for a list, class names with an index.
 
     Values of a mapping that are not modules are skipped. Raises InputError for an item of a list that is not a module.
     """
@@ -146,12 +147,13 @@ def _gone(*args: Any, **kwargs: Any) -> None:
 
 
 def state_of(model: nn.Module) -> tuple[list[nn.Module], list[Any]]:
-    """Return the modules and the objects of a callable that must be restored but have no module path; two empty lists for a model."""
+    """Return the modules and objects of a callable that must be restored but have no module path. For a model, both lists are empty."""
     return (model.unnamed, model.reached) if isinstance(model, Called) else ([], [])
 
 
 def modules_of_frame(frame: FrameType | None) -> dict[str, nn.Module]:
-    """Return the modules that are reachable from the variables of a frame and its callers, by name, the outermost frame first.
+    """Return the modules that are reachable from the variables of a frame and its callers, as a dict by name. The modules of the outermost
+    frame come first.
 
     Frames of installed packages are skipped. Names of attributes of ``self`` have no prefix ``self``.
     """
@@ -183,9 +185,9 @@ def _variables_of(frame: FrameType) -> dict[str, Any]:
 class Search:
     """A breadth-first search for everything that is reachable from a callable. The search runs no user code.
 
-    ``modules`` are pairs of a path and a module. A path consists of the names of variables, attributes and keys that lead from the
-    callable to the module; names of functions are left out. ``reached`` is everything else whose state may change: objects,
-    containers, tensors, variables. ``classes`` maps the paths of objects to the names of their classes.
+    ``modules`` are pairs of a path and a module. A path consists of the names of variables, attributes and keys that lead from the callable
+    to the module. Names of functions on the way are left out. ``reached`` is everything else whose state may change: objects, containers,
+    tensors, variables. ``classes`` maps the paths of objects to the names of their classes.
     """
 
     def __init__(self, called: Any) -> None:
@@ -317,7 +319,7 @@ class Search:
             self._enter(path, value, depth + 1)
 
     def _enter_members(self, cls: type, names: Iterable[str], path: Path, depth: int) -> None:
-        """Add the attributes of a user's class with these names to the search: modules, and functions that its methods call."""
+        """Add those attributes of a user's class that have these names to the search: modules, and functions that the class's methods call."""
         for base in cls.__mro__:
             if base in (object, nn.Module) or str(base.__module__).startswith("torch."):
                 continue
@@ -333,8 +335,8 @@ class Search:
 
 @cache
 def _names_in(code: CodeType) -> dict[str, bool]:
-    """Return the names used in code and its nested functions, in order. The value is True for a global variable, False for a name that
-    is only an attribute."""
+    """Return the names used in code and its nested functions, in order. The value for a name is True if the name is a global variable, and
+    False if the name is only an attribute."""
     names = dict.fromkeys(code.co_names, False)
     names |= {each.argval: True for each in dis.get_instructions(code) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     for inner in [each for each in code.co_consts if type(each) is CodeType]:
@@ -384,6 +386,6 @@ def _as_name(name: str) -> str:
 
 
 def _collides(path: str, roots: Mapping[str, nn.Module], groups: set[str]) -> bool:
-    """Return whether a path is already used for a module or a group of modules, or is inside a module in ``roots``."""
+    """Return whether a path is already the path of a module or of a group of modules, or is inside a module in ``roots``."""
     first = path.partition(".")[0]
     return path in roots or path in groups or (first != path and first in roots)

@@ -25,8 +25,8 @@ class Configured(NamedTuple):
 def model_of_folder(path: Path) -> Configured:
     """Return the model described by a ``config.json``, on the default device. ``path`` is the file or its folder.
 
-    Raises InputError if the config is not from transformers or diffusers, or if its model is custom code. Raises the library's own
-    error if the library cannot make the model.
+    Raises InputError if the config is not from transformers or diffusers. The function also raises InputError if the config's model is
+    custom code. Raises the library's own error if the library cannot make the model.
     """
     file = path / "config.json" if path.is_dir() else path
     values = read_json(file)
@@ -52,7 +52,7 @@ def transformers_package() -> ModuleType:
 
 
 def config_of(path: Path, values: dict[str, Any], transformers: ModuleType) -> tuple[Any, Any, str]:
-    """Return the transformers config in a file, the model class that the config's ``architectures`` name, and a note on ignored parts.
+    """Return the transformers config in a file, the model class named in the config's ``architectures``, and a note on the parts that are ignored.
 
     The class is None if ``architectures`` name no transformers model.
     """
@@ -107,7 +107,7 @@ def _of_diffusers(path: Path, values: dict[str, Any]) -> Configured:
 
 
 def parts_of_pipeline(path: Path) -> str:
-    """Describe the folder of a diffusers pipeline for an error message, with the folders of the pipeline's models."""
+    """Describe the folder of a diffusers pipeline for an error message, and list the folders of the pipeline's models."""
     index = read_json(path / "model_index.json")
     models = [
         f"{path.name}/{name} ({part[1]})"

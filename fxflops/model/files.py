@@ -1,7 +1,7 @@
 """Detect the type of a file or folder from its contents, and load the model in it.
 
-Detection runs no code and does not import torch, which would take seconds. A torch.export program (``.pt2``) or a TorchScript file
-is loaded without running code from the file, since torch reads such files as data. A transformers or diffusers config names a class
+Detection runs no code and does not import torch, which would take seconds. A torch.export program (``.pt2``) or a TorchScript file is
+loaded without running code from the file, because torch only reads data from such files. A transformers or diffusers config names a class
 of an installed library. Loading a pickle runs the code that the pickle names, so pickles are loaded only with ``unsafe``.
 """
 
@@ -81,7 +81,7 @@ def load_model(path: str | PathLike[str], *, unsafe: bool = False) -> Any:
         it was saved on another device. A model made from a config is on the meta device, and its weights are never read.
 
     Raises:
-        InputError: the file contains no model, it is damaged, or it is a pickle and ``unsafe`` is False.
+        InputError: the file contains no model, the file is damaged, or the file is a pickle and ``unsafe`` is False.
     """
     place = Path(path).expanduser()
     kind = checked_file(place)
@@ -144,7 +144,7 @@ def _is_text(head: bytes) -> bool:
 
 
 def _of_safetensors(head: bytes, length: int) -> str | None:
-    """Return "" for a complete safetensors file, " (cut off)" for a truncated safetensors file, None for any other file.
+    """Return "" for a complete safetensors file, " (cut off)" for a truncated safetensors file, and None for any other file.
 
     The format starts with the header's length in 8 bytes, then a JSON header (https://huggingface.co/docs/safetensors).
     """
@@ -284,7 +284,7 @@ def _script(path: Path, unsafe: bool) -> Any:
 
 
 class _reading:
-    """Turn errors raised by torch's readers into an InputError that names the file, and suppress torch's warnings."""
+    """Turn errors of torch's file readers into an InputError that names the file, and suppress torch's warnings."""
 
     def __init__(self, path: Path, what: str) -> None:
         self._path = path
@@ -338,7 +338,7 @@ def _runs_code(path: Path, what: str) -> InputError:
 
 
 def _modules_in(loaded: Any) -> Iterator[Any]:
-    """Yield the loaded object if it is a module, or the modules among the values of a checkpoint."""
+    """Yield the loaded object if it is a module. If the loaded object is a checkpoint, yield the modules among its values."""
     from torch import nn
 
     if isinstance(loaded, nn.Module):

@@ -13,7 +13,7 @@ R = TypeVar("R")
 
 
 def hidden_from_modes(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function that reads tensors before or after a run, so that no ``__torch_function__`` sees these reads.
+    """Decorate a function that reads tensors before or after a run. No ``__torch_function__`` then sees these reads.
 
     A user's mode must not see them. Also, under ``with torch.device("meta"):`` each read takes about six times as long.
     """

@@ -1,7 +1,7 @@
-"""Track which objects reference a model's tensors, to detect tensors that a run frees by replacing them.
+"""Track which objects reference a model's tensors. The references show which tensors a run frees by replacing them.
 
 A forward may replace a mask, a cache or a running mean in an attribute, a list or an object. This frees the memory of the old
-tensor. The tensor's reference count does not drop to 0, since the model's snapshot keeps the tensor to restore it after the run.
+tensor. The tensor's reference count does not drop to 0, because the model's snapshot keeps a reference, to restore the tensor after the run.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NORMS = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm
 
 
 def _writes_in_place(cls: Any) -> bool:
-    """Return whether modules of a class write to their buffers in place instead of replacing them."""
+    """Return whether the modules of a class write to their buffers in place. Other classes replace their buffers by new tensors."""
     return cls.__module__.startswith("torch.") or issubclass(cls, NORMS)
 
 
@@ -61,7 +61,7 @@ class Link:
         return self.holds() or sys.getrefcount(self.target) >= self.references
 
     def has_new_references(self) -> bool:
-        """Return whether the object has more references than at the beginning, e.g. from a new list of the same tensors."""
+        """Return whether the object has more references than at the beginning of the run, e.g. from a new list of the same tensors."""
         return sys.getrefcount(self.target) > self.references
 
 
@@ -142,8 +142,8 @@ class Holders:
         self._links[id(target)].append((Link(container, key, target), owner))
 
     def _enter(self, container: Any, key: Any, target: Any, owner: int, depth: int, seen: set[int]) -> None:
-        """Add the link to an object, and the links below the object. ``owner`` is the id of the object that owns the container, or
-        ROOT if the owner is a module or an input."""
+        """Add the link to an object, and the links below the object. ``owner`` is the id of the object that owns the container. If the
+        owner is a module or an input, ``owner`` is ROOT."""
         if type(target) in PLAIN or issubclass(type(target), nn.Module):
             return
         self._add(container, key, target, owner)
@@ -198,7 +198,7 @@ class Holders:
     def _is_held(self, key: int, asked: set[int], by_any: bool = False) -> bool:
         """Return whether a chain of links leads from a module or an input to the object with this id.
 
-        With ``by_any``, the object is also held if local variables or containers from the run reference it, or an owner in the chain.
+        With ``by_any``, the object is also held if local variables or containers made in the run reference the object or one of its owners.
         """
         if key == ROOT:
             return True

@@ -47,7 +47,7 @@ def checked_model(model: Any, *kinds: type[Exception]) -> nn.Module:
 
 
 def as_module(model: Any, *kinds: type[Exception]) -> Any:
-    """Return a torch.export program, or the model in a file or folder, as a module to count; anything else unchanged.
+    """Return a torch.export program, or the model in a file or folder, as a module to count. Return any other value unchanged.
 
     Raises InputError for a path that does not exist. The error also has the types ``kinds`` (default: TypeError).
     """
@@ -89,7 +89,7 @@ def checked_autocast(dtype: Any) -> torch.dtype | None:
 def is_compiled(modules: Iterable[nn.Module], classes: Iterable[type] = ()) -> bool:
     """Return whether ``torch.compile`` wraps one of these modules or a function among their attributes.
 
-    Also return True if it wraps the forward of one of the modules' classes, or of one of ``classes``.
+    The result is also True if ``torch.compile`` wraps the forward of a class: the class of one of the modules, or a class in ``classes``.
     """
     if COMPILER not in sys.modules:
         return False
@@ -116,7 +116,7 @@ def named_inputs(kwargs: Mapping[str, Any] | None) -> Mapping[str, Any]:
 def as_call(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the positional and keyword inputs for the model. If ``args`` is not a tuple, it is the single positional input.
 
-    Raises InputError if ``args`` is a mapping whose keys are forward's parameters, for iterators, and for inputs that do not fit the
+    Raises InputError if ``args`` is a mapping whose keys are forward's parameters, if it is an iterator, or if the inputs do not fit the
     signature of forward.
     """
     named = named_inputs(kwargs)
@@ -147,9 +147,9 @@ def as_call(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> tu
 
 
 def inputs_of_program(program: Program) -> tuple[Any, Any]:
-    """Return the example inputs of a program's export; if the program does not contain them, random inputs of the exported sizes.
+    """Return the example inputs of a program's export. If the program does not contain them, return random inputs of the exported sizes.
 
-    Raises InputError if the sizes of some inputs may vary, since the caller must choose these sizes.
+    Raises InputError if the sizes of some inputs may vary, because the caller must then choose these sizes.
     """
     if program.varying():
         raise InputError(f"{program.varying()}\n  pass inputs, e.g. fxflops.count(program, {program.example_call()})")
@@ -226,7 +226,7 @@ def bind(
     """Return the arguments, including defaults, by the names of forward's parameters.
 
     ``signature`` is the signature of forward, if the caller already has it. Raises InputError if the arguments do not fit the
-    signature. The error ends with ``advice``; by default, with the types of the arguments and how to pass inputs.
+    signature. The error ends with ``advice``. By default, the advice lists the types of the arguments and says how to pass inputs.
     """
     signature = signature or signature_of(model)
     try:
@@ -243,9 +243,9 @@ def bind(
 
 
 def as_leaves(inputs: Any) -> Any:
-    """Replace computed tensors and views in the inputs by leaves that share their memory; return the inputs.
+    """In the inputs, replace computed tensors and views by leaf tensors that share their memory. Return the inputs.
 
-    A backward pass ends at leaves, and writing to a leaf does not change the user's autograd graph.
+    A backward pass ends at these leaves, so it does not reach the user's autograd graph. Writing to a leaf does not change that graph either.
     """
     if all(tensor.is_leaf and not tensor._is_view() for tensor in tensors_in(inputs)):
         return inputs
@@ -260,7 +260,7 @@ def summary_words(model: nn.Module) -> Mapping[str, str]:
 
 
 def batch_dim_note(sizes: Any, batch_dim: int | None) -> str:
-    """Return a note for errors of ``summary`` that ``batch_dim`` added a dimension to ``input_size``; "" if it did not."""
+    """For errors of ``summary``, return a note that ``batch_dim`` added a dimension to ``input_size``; "" if no dimension was added."""
     if sizes is None or batch_dim is None:
         return ""
     return f"\n  batch_dim={batch_dim} added a dimension of 1 to input_size={sizes}"
@@ -320,7 +320,7 @@ def random_inputs(
 ) -> list[torch.Tensor]:
     """Return a :func:`random_input` for each shape and dtype, with the same numbers at each call.
 
-    ``batch_dim`` is the position at which a dimension of 1 is added to each shape, None to add no dimension.
+    ``batch_dim`` is the position at which a dimension of 1 is added to each shape. With None, no dimension is added.
     """
     generator = torch.Generator("cpu").manual_seed(0)
     batched = [shape if batch_dim is None else _batched(shape, batch_dim) for shape in shapes]
@@ -345,7 +345,7 @@ def random_input(
 ) -> torch.Tensor:
     """Return a tensor of random numbers from 0 to 1. Conversion turns integers into 0 and booleans into True, as in torchinfo.
 
-    The numbers repeat after :data:`PERIOD` elements: a count seldom reads them, and drawing all numbers would take longer than counting.
+    The numbers repeat after :data:`PERIOD` elements. A count seldom reads them, and drawing all of the numbers would take longer than counting.
     """
     tensor = torch.empty(shape, dtype=dtype, device=device)
     if device.type != "meta":

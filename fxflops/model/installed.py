@@ -13,14 +13,14 @@ PACKAGES = "/site-packages/", "/dist-packages/"
 
 
 def is_installed(file: str) -> bool:
-    """Return whether a file belongs to Python, an installed package, torch or fxflops, or is generated code."""
+    """Return whether a file belongs to Python, an installed package, torch or fxflops. The result is also True for generated code."""
     if file.startswith("<"):
         return file.startswith(("<frozen", "<built-in", "<string>", "<eval"))
     return file.startswith(FOLDERS) or any(folder in file for folder in PACKAGES)
 
 
 def _folder_of(package: str) -> str:
-    """Return the folder of a package, which may be installed from a checkout; fxflops's own folder if the package is missing."""
+    """Return the folder of a package. The package may be installed from a checkout. If the package is missing, return fxflops's own folder."""
     spec = find_spec(package)
     return f"{Path(spec.origin).parent}/" if spec is not None and spec.origin else f"{PACKAGE}/"
 

@@ -32,13 +32,13 @@ UNQUANTIZED = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32:
 class Inventory:
     """The modules of a model, and its parameters and buffers by their full names, without duplicates.
 
-    ``aliases`` maps a module's other paths to its first path; aliases of submodules are not listed.
+    If a module has several paths, ``aliases`` maps each of the other paths to the first. Other paths of its submodules are not listed.
 
-    ``packed`` are meta tensors for the weights in packed-parameter objects of quantized layers, and the weights that
+    ``packed`` are meta tensors for two kinds of weights: weights in packed-parameter objects of quantized layers, and weights that
     TorchScript stores as graph constants, e.g. after ``torch.jit.freeze``. ``constants`` are TorchScript's other constants.
 
-    ``functions_of`` maps a module to the functions among its attributes, if the module has such attributes. If the model is a callable
-    (:class:`~fxflops.model.modules.Called`), its modules are the modules that are reachable from the callable.
+    If a module has functions among its attributes, ``functions_of`` maps the module to these functions. For a callable
+    (:class:`~fxflops.model.modules.Called`), the modules are those that are reachable from the callable.
 
     ``shapeless`` are lazy modules whose parameters have no shape yet. Raises InputError if there are lazy modules, unless ``lazy``.
     """
@@ -114,14 +114,14 @@ class Inventory:
         return tuple(modules), Params(total, sum(trained), total - sum(trained), buffers, nbytes, sharded)
 
     def _root(self) -> list[Module]:
-        """Return the record of the root if it is a callable; [] if the root is a module."""
+        """If the root is a callable, return a list with the root's record. If the root is a module, return an empty list."""
         return [] if "" in self.paths.values() else [Module("", self._name)]
 
 
 def _is_global(function: Any) -> bool:
-    """Return whether a function belongs to a Python module or a class, and so outlives the model.
+    """Return whether a function belongs to a Python module or to a class. A function of a Python module or class outlives the model.
 
-    A report must not keep any other function: a closure may keep the model alive, and a bound method keeps its object alive.
+    A report must not keep a reference to any other function. A closure may keep the model alive, and a bound method keeps its object alive.
     """
     if isinstance(function, BuiltinFunctionType):
         return isinstance(function.__self__, ModuleType | type | None)
@@ -130,7 +130,7 @@ def _is_global(function: Any) -> bool:
 
 
 def _local_numel(parameter: torch.Tensor) -> int:
-    """Return the number of a parameter's elements that are stored in this process: for a DTensor, the size of the local shard."""
+    """Return how many elements of a parameter are stored in this process. For a DTensor, this is the size of the local shard."""
     if type(parameter) in ORDINARY or not hasattr(parameter, "device_mesh"):
         return parameter.numel()
     return sum(part.numel() for part in stored(parameter))

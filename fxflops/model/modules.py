@@ -1,10 +1,10 @@
 """Read a model's modules, parameters and buffers without calling a method that a user's class may override.
 
 A model may have an attribute named ``modules``, a ``parameters`` method that returns a list, or a ``__len__`` that raises. The
-functions here therefore read the dicts of ``torch.nn.Module`` itself (``_modules``, ``_parameters``, ``_buffers``). They compare
+functions here therefore read the dicts of ``torch.nn.Module`` itself (``_modules``, ``_parameters``, ``_buffers``). These functions compare
 modules by identity, since ``__hash__`` and ``__eq__`` may depend on a module's state, as in a torchmetrics metric.
 
-A function, a method or a callable object may use modules, too: :class:`Called` wraps the callable and these modules.
+A function, a method or a callable object may also use modules. :class:`Called` wraps the callable and its modules in one module.
 """
 
 from __future__ import annotations
@@ -66,14 +66,15 @@ def unique(objects: Iterable[Any]) -> list[Any]:
 
 
 class Called(nn.Module):
-    """A module that wraps a function, a bound method or any other callable, so that it can be counted like a model.
+    """A module that wraps a function, a bound method or any other callable. The callable can then be counted like a model.
 
-    ``roots`` are the modules that are reachable from the callable, by path. If the callable is a module's method, this module has the
-    path "", and all paths start at this module. The wrapper is not one of the model's modules (:func:`modules_of` skips it), so the
-    wrapper has no hooks and no calls. Operations outside all modules have the path "".
+    ``roots`` are the modules that are reachable from the callable, by path. If the callable is a method of a module, this module has the
+    path "", and the paths of all modules start at this module. The wrapper has no hooks and no calls, because :func:`modules_of` does not
+    list it among the model's modules. Operations outside all modules have the path "".
 
     ``reached`` are all other reachable objects whose state a run may change, such as the callable's closure or an
-    optimizer. ``unnamed`` are reachable modules that are not in the roots or below them, because the user passed ``models``.
+    optimizer. ``unnamed`` are modules that are reachable but are neither roots nor inside a root. Unnamed modules exist only if the user
+    passed ``models``.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Run a step of the user's optimizer on copies of the optimizer's tensors, so that its parameters and state do not change."""
+"""Run a step of the user's optimizer on copies of the optimizer's tensors. The optimizer's own parameters and state do not change."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ INSTEAD = "count your own training step instead: with fxflops.profile(model, opt
 
 
 def is_optimizer(value: Any) -> bool:
-    """Return whether a value is an optimizer, not a class or function that makes an optimizer."""
+    """Return whether a value is an optimizer. A class or function that makes an optimizer is not an optimizer."""
     return isinstance(value, Optimizer) or callable(getattr(None if isinstance(value, type) else value, "step", None))
 
 
 def checked_optimizer(optimizer: Any, backward: bool) -> OptimizerLike | None:
-    """Return the optimizer. Raises InputError if the argument is not an optimizer, or if it needs more than one backward pass."""
+    """Return the optimizer. Raises InputError if the argument is not an optimizer, or if the optimizer needs more than one backward pass per step."""
     if optimizer is None:
         return None
     if not backward:
@@ -59,7 +59,7 @@ def _closure_of(step: Any) -> inspect.Parameter | None:
 
 
 def optimizer_mismatch(optimizer: OptimizerLike | None, model: nn.Module) -> str:
-    """Return an error text if the model has parameters but the optimizer has none of these parameters; "" otherwise."""
+    """Return an error text if the model has parameters but the optimizer has none of these parameters; otherwise return ""."""
     parameter_ids = {id(parameter) for parameter in parameters_of(model)} if is_optimizer(optimizer) else ()
     if not parameter_ids or any(id(each) in parameter_ids for _, each in reached(optimizer)):
         return ""
@@ -92,10 +92,10 @@ class Storages(Protocol):
 class StandIns:
     """Stand-ins: tensors that replace an optimizer's tensors during a run.
 
-    ``pairs`` are the tensors of the model, each with its stand-in in the run. All other tensors are copied. If the run
-    ``is_on_meta``, the copies of tensors on the model's ``device`` are on meta, without values. Scalars, such as the number of
-    steps, keep their values. Stand-ins of tensors that share memory also share memory. Tensors that the run itself allocated,
-    e.g. per-example gradients stored as attributes of parameters, have no stand-in; ``storages`` records these tensors.
+    ``pairs`` are the tensors of the model, each with its stand-in in the run. All other tensors are copied. If ``is_on_meta`` is True, the
+    copies of tensors on the model's ``device`` are on meta, without values. Scalars, such as the number of steps, keep their values.
+    Stand-ins of tensors that share memory also share memory. A tensor that the run itself allocated, e.g. per-example gradients in an
+    attribute of a parameter, has no stand-in; ``storages`` records these tensors.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class StandIns:
         return self.of(key)
 
     def of(self, value: Any) -> Any:
-        """Return the stand-in for a tensor, a tuple with stand-ins for its tensors, or anything else unchanged."""
+        """Return the replacement for a tensor. For a tuple, return a tuple with replacements for its tensors. Return any other value unchanged."""
         kind = type(value)
         if issubclass(kind, torch.Tensor):
             if id(value) not in self._stand_ins:
@@ -195,7 +195,7 @@ class StandIns:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is only a view of a storage: not a wrapper, and not quantized, sparse or lazily negated."""
+    """Return whether a tensor is only a view of a storage. A wrapper is not, and neither is a quantized, sparse or lazily negated tensor."""
     return type(tensor) in ORDINARY and is_dense(tensor) and not (tensor.is_quantized or tensor.is_neg())
 
 
@@ -237,7 +237,8 @@ def gradients_kept(parameters: Iterable[torch.Tensor]) -> Iterator[None]:
 
 
 def zero_gradients(optimizer: Any, parameters: Iterable[torch.Tensor]) -> None:
-    """Drop the gradients, then call the optimizer's ``zero_grad``, which may drop other tensors but has no gradients left to zero."""
+    """Drop the gradients, then call the optimizer's ``zero_grad``. ``zero_grad`` then finds no gradients to set to zero, but it may drop
+    other tensors."""
     for parameter in parameters:
         parameter.grad = None
     if callable(zero := getattr(optimizer, "zero_grad", None)):
@@ -245,7 +246,7 @@ def zero_gradients(optimizer: Any, parameters: Iterable[torch.Tensor]) -> None:
 
 
 def holders_in(optimizer: OptimizerLike | None) -> list[Any]:
-    """Return the objects of an optimizer that a step may change; [] for a class or function that makes an optimizer."""
+    """Return the objects that a step of the optimizer may change; [] if ``optimizer`` is a class or function that makes an optimizer."""
     return [each for _, each in reached(optimizer)] if is_optimizer(optimizer) else []
 
 

@@ -1,9 +1,10 @@
 """Restore state that a forward changed outside the model: attributes of classes, globals of the forward's file, closure variables,
 and the caches of ``functools.lru_cache``.
 
-Plain values that a forward stores there, e.g. the number of its calls, are not restored. But a meta tensor or an fx proxy stored
-there, e.g. in a cache, would break the model's next real run. So variables and containers with such tensors are restored, and an
-``lru_cache`` with such tensors is emptied: its items cannot be removed one by one, and its function computes them again.
+Plain values that a forward stores outside the model, e.g. the number of its calls, are not restored. But a meta tensor or an fx proxy that
+a forward stores outside the model, e.g. in a cache, would break the model's next real run. So variables and containers with such tensors
+are restored. An ``lru_cache`` with such tensors is emptied, because its items cannot be removed one by one, and the cached function can
+compute them again.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Outside:
     The search covers the modules' classes, the methods that a forward may call, hooks, and functions in the same files. A method may be
     called if the code of a function in the search has the method's name, as an attribute or in a string. The search skips torch's own
     classes, which do not change such values. ``tensors`` are the tensors that the search finds. ``containers`` are the lists, dicts and sets
-    that it finds. :meth:`restore` resets the variables and attributes that hold tensors after the run. The caller must restore the
+    that the search finds. :meth:`restore` resets the variables and attributes that hold tensors after the run. The caller must restore the
     items of each container for which :func:`holds_tensors` is then True.
     """
 
@@ -248,7 +249,7 @@ def holds_tensors(value: Any) -> bool:
 
 
 def _is_lost(now: Any, before: Any) -> bool:
-    """Return whether a variable must be restored: it is now unbound, or its new value is or contains a tensor."""
+    """Return whether a variable must be restored. A variable must be restored if it is now unbound, or if its new value is or contains a tensor."""
     return now is not before and (now is NOTHING or holds_tensors(now))
 
 

@@ -5,10 +5,10 @@
         Step                      one operator of the program, called as if from the author's line
         Step whose target is ...  a Part: a module of the exported model, with a Body for each of its calls
 
-``torch.export`` writes the calls of all modules into one flat graph. For each node it records the enclosing module calls
-(``node.meta["nn_module_stack"]``: call -> (path, class)) and the author's lines (``node.meta["stack_trace"]``). Consecutive
-nodes of one module call are put back into a module with the recorded path and class name, so that hooks
-see the call with its inputs and outputs. Nothing is copied: parameters and buffers are the program's own tensors.
+``torch.export`` writes the calls of all modules into one flat graph. For each node, ``torch.export`` records the enclosing module calls
+(``node.meta["nn_module_stack"]``: call -> (path, class)) and the author's lines (``node.meta["stack_trace"]``). Consecutive nodes of one
+module call become a module again, with the recorded path and class name. So hooks see the call with its inputs and outputs. Nothing is
+copied: parameters and buffers are the program's own tensors.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class _Next:
 
 
 class _Step(NamedTuple):
-    """A step of a body: call ``target``, store its result in the place or tuple of places ``gives``, then drop the values ``done``.
+    """One step of a body. The step calls ``target``, stores the result in the place or tuple of places ``gives``, and drops the values ``done``.
 
     If ``target`` is a :class:`Part`, it runs ``body``.
     """
@@ -281,7 +281,7 @@ class Program(nn.Module):
         return f"the program takes {program_input.text()}, not {list(value.shape)}"
 
     def varying(self) -> str:
-        """Return a sentence that lists the input sizes that may vary, with their ranges; "" if all sizes are fixed."""
+        """Return a sentence that lists the input sizes that may vary, each with its range. If all sizes are fixed, return ""."""
         symbols = {str(s): s for each in self.inputs for size in each.sizes or () for s in _symbols(size)}
         if not symbols:
             return ""
@@ -299,7 +299,8 @@ class Program(nn.Module):
         return len(self.inputs) != len(self.signature.parameters)
 
     def is_batch_alone(self) -> bool:
-        """Return whether only the batch size may vary: the sizes have a single symbol, the first size of every tensor input."""
+        """Return whether only the batch size may vary. If only the batch size may vary, all sizes that may vary are one symbol, the first
+        size of every tensor input."""
         symbols = {s for each in self.inputs for size in each.sizes or () for s in _symbols(size)}
         tensors = [each.sizes for each in self.inputs if each.sizes]
         return len(symbols) == 1 and all(sizes[0] in symbols and not any(map(_symbols, sizes[1:])) for sizes in tensors)
@@ -335,7 +336,7 @@ class Program(nn.Module):
 
 
 def program_module(program: Any) -> Program:
-    """Return an exported program as a module whose class name is that of the exported model."""
+    """Return an exported program as a module. The class name of the module is the class name of the exported model."""
     classes = (name for node in program.graph.nodes for path, name in _stack(node).values() if not path)
     module: Program = _class_of(next(classes, "ExportedProgram"), Program)(program)
     return module
@@ -387,7 +388,7 @@ class _Builder:
         return self._parts[path]
 
     def _first(self, tensor: Any) -> Any:
-        """Return the first tensor with the same memory, layout and dtype, since a file may list tied weights twice."""
+        """Return the first tensor with the same memory, layout and dtype as this tensor, because a file may list tied weights twice."""
         if tensor is None or tensor.layout is not torch.strided or tensor.is_meta or not tensor.numel():
             return tensor
         layout = tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.shape, tensor.stride()
@@ -412,8 +413,8 @@ class _Builder:
         )
 
     def _attribute(self, module: fx.GraphModule, target: str, around: Stack) -> Any:
-        """Return a placeholder if the attribute is a tensor of the program, a :class:`_Subgraph` for a graph, any other attribute
-        unchanged."""
+        """Return a placeholder if the attribute is a tensor of the program, and a :class:`_Subgraph` if it is a graph. Return any other
+        attribute unchanged."""
         path, _, name = target.rpartition(".")
         value = reduce(getattr, target.split("."), module)
         if isinstance(value, fx.GraphModule):
@@ -450,7 +451,7 @@ class _Layout:
     def _units(
         self, nodes: list[tuple[fx.Node, Calls]], depth: int
     ) -> Iterator[tuple[list[fx.Node], list[fx.Node], _Step]]:
-        """Yield, for each step, the nodes whose values the step uses, the nodes that the step computes, and the step."""
+        """For each step, yield three things: the nodes whose values the step uses, the nodes that the step computes, and the step itself."""
         for calls, group in groupby(nodes, lambda each: each[1][depth : depth + 1]):
             members = [*group]
             if not calls:
@@ -546,7 +547,7 @@ def _class_name(cls: Any) -> str:
 
 
 def _completed(stacks: Iterable[Stack]) -> list[Stack]:
-    """Return the stacks, with each unknown stack replaced by the module calls that its neighbors on both sides share."""
+    """Return the module stacks. Each unknown stack is replaced by the module calls that the stacks before and after it share."""
     completed = [*stacks]
     before: Stack = {}
     for i, stack in enumerate(completed):
@@ -558,7 +559,8 @@ def _completed(stacks: Iterable[Stack]) -> list[Stack]:
 
 
 def _all_stacks(module: fx.GraphModule) -> Iterator[Stack]:
-    """Yield the module stacks of the nodes of a graph, and of the graphs that are arguments of its higher-order operators."""
+    """Yield the module stacks of the nodes of a graph. Also yield the stacks for the graphs that are arguments of the graph's higher-order
+    operators."""
     for node in module.graph.nodes:
         yield _stack(node)
         if node.op == "get_attr":
@@ -579,7 +581,7 @@ def _is_guard(node: fx.Node) -> bool:
 
 
 def _author_line(trace: str) -> tuple[str, int, str]:
-    """Return file, line and function of the innermost frame outside torch in a stack trace; ("", 1, "") without such a frame."""
+    """Return the file, line and function of the innermost frame outside torch in a stack trace. If there is no such frame, return ("", 1, "")."""
     lines = [(file, int(line), name) for file, line, name in LINE.findall(trace)]
     return next((each for each in reversed(lines) if not OF_TORCH.search(each[0])), ("", 1, ""))
 

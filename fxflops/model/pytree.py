@@ -44,10 +44,10 @@ OPAQUE = torch.Tensor, nn.Module, ModuleType, type, enum.Enum
 
 
 def parts(value: Any) -> list[tuple[Access, Any]]:
-    """Return the parts of a container or object, each with its key or attribute; [] for a tensor, plain value, module, class or function.
+    """Return the parts of a container or object, each with its key or attribute. Return [] for a tensor, plain value, module, class or function.
 
     Python's own containers and their subclasses are read with Python's own methods. The parts of any other object are its attributes
-    and slots. No code of the object's class runs, since a third-party mapping may load a file for each item, or raise.
+    and slots. No code of the object's class runs, because the code of a third-party mapping may raise, or may load a file for each item.
     """
     kind = type(value)
     if issubclass(kind, SEQUENCES):
@@ -69,7 +69,7 @@ def slots_in(kind: type) -> list[MemberDescriptorType]:
 
 
 def value_at(place: Place, owner: Any) -> Any:
-    """Return the value in an owner's slot or a closure's cell, :data:`NOTHING` if it is not set."""
+    """Return the value in an object's slot or a closure's cell; :data:`NOTHING` if the slot or cell is not set."""
     try:
         return place.__get__(owner)
     except (AttributeError, ValueError):
@@ -104,7 +104,7 @@ def is_object(value: Any) -> bool:
 
 
 def walk(value: Any, depth: int = 1000) -> Iterator[tuple[tuple[Access, ...], Any]]:
-    """Yield the value and all its nested parts, each with the keys and attributes that lead to it, at most ``depth`` levels deep.
+    """Yield the value and all its nested parts, at most ``depth`` levels deep. Each part comes with the keys and attributes that lead to it.
 
     The value itself comes first. An object that occurs several times is yielded once.
     """
@@ -137,8 +137,8 @@ def is_training(module: nn.Module) -> bool:
 
 
 def attributes_of(modules: Iterable[nn.Module]) -> list[Any]:
-    """Return the values of all attributes of modules. No bytecode runs while a module is read, since other threads could then set
-    its attributes."""
+    """Return the values of all attributes of modules. No Python bytecode runs while a module is read, because other threads could set the
+    module's attributes between two bytecodes."""
     return [*chain.from_iterable(map(VALUES, map(vars, modules)))]
 
 
@@ -171,8 +171,8 @@ def caches_in(value: Any) -> list[tuple[str, torch.Tensor]]:
 def stored(tensor: torch.Tensor) -> list[torch.Tensor]:
     """Return the tensors that store a tensor's data.
 
-    These are the indices and values of a sparse tensor, the inner tensors of a wrapper class (quantized, sharded, masked), or else the
-    tensor itself.
+    For a sparse tensor, these are its indices and values. For a wrapper class (quantized, sharded, masked), they are the inner tensors. For
+    any other tensor, it is the tensor itself.
     """
     if type(tensor) in ORDINARY:
         return [tensor] if tensor.layout is torch.strided else parts_of_sparse(tensor)
@@ -186,7 +186,8 @@ def stored(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def unpacked(value: Any) -> list[torch.Tensor]:
-    """Return copies of the weights in a quantized layer's packed-parameter object, with their stored width; [] for other objects.
+    """Return copies of the weights in a quantized layer's packed-parameter object, in the width in which they are stored. Return [] for any
+    other object.
 
     A half-precision layer (``quantize_dynamic(..., dtype=torch.float16)``) stores an f16 weight but unpacks it to f32. The layer
     stores its bias as f32.
@@ -230,7 +231,7 @@ def tensors_given(value: Any) -> list[torch.Tensor]:
 
 
 def template_of(value: Any) -> tuple[Any, list[torch.Tensor]]:
-    """Return a copy of the value with a :class:`Hole` in place of each tensor, and the tensors. :func:`fill` is the inverse."""
+    """Return a copy of the value in which each tensor is replaced by a :class:`Hole`, and the list of the tensors. :func:`fill` is the inverse."""
     holes: dict[int, tuple[Hole, torch.Tensor]] = {}
 
     def hole(tensor: torch.Tensor) -> Hole:

@@ -70,7 +70,7 @@ def reached(root: Any, into_modules: bool = True) -> list[tuple[str, Any]]:
 
 
 def _inner(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield an object's direct contents, each with its attribute name or string key, or "" without such a name."""
+    """Yield an object's direct contents, each with its attribute name or string key. Contents without a name or string key get ""."""
     kind = type(value)
     if issubclass(kind, ENDS) or is_torchs_subclass(kind):
         return

@@ -1,8 +1,8 @@
 """Make the submodule calls inside TorchScript visible to hooks.
 
-TorchScript's interpreter calls submodules itself, so Python hooks do not run. A copy of the script therefore has an operator before
-and another operator after each call of a submodule's forward. These operators only call the submodule's hooks. The copy shares the
-user's parameters and buffers; the user's own graphs do not change.
+TorchScript's interpreter calls submodules itself, so Python hooks do not run. In a copy of the script, one operator runs before each call
+of a submodule's forward, and another operator runs after it. These operators only call the submodule's hooks. The copy shares the user's
+parameters and buffers; the user's own graphs do not change.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ FORWARD = re.compile(r"forward(\d+|__\d+)?")
 
 
 def _mark(graph: Any, script: int) -> None:
-    """In a method's graph, insert the two operators before and after each call of a submodule's forward."""
+    """In the graph of a method, insert the operator before each call of a submodule's forward, and the other operator after the call."""
     self_name = next(iter(graph.inputs())).debugName()
     blocks: list[Any] = [graph]
     for block in blocks:
@@ -151,7 +151,8 @@ def _constant(graph: Any, value: str | int, node: Any) -> Any:
 
 
 def _call_from_python(graph: Any) -> None:
-    """Replace a graph's composite operators by operators that call the composite operators from Python, like a Python forward."""
+    """Replace the composite operators in a graph. Each composite operator is replaced by an operator that calls the composite operator from
+    Python, like a Python forward."""
     blocks: list[Any] = [graph]
     for block in blocks:
         for node in [*block.nodes()]:
@@ -170,10 +171,10 @@ def _call_from_python(graph: Any) -> None:
 
 @cache
 def _python_operator(schema: str) -> str | None:
-    """Return the name of an operator that calls the composite operator with this schema from Python.
+    """Return the name of an operator that calls a composite operator from Python. The composite operator is the one with this schema.
 
-    Observers then see torch functions as in a Python forward: attention is a single call, whichever kernels the device uses. Return
-    None if the operator is not composite, or if its results alias its arguments.
+    Observers then see torch functions, as in a Python forward. For example, attention is a single call, whichever kernels the device uses.
+    Return None if the operator is not composite, or if its results alias its arguments.
     """
     name = composite_name(schema)
     if name is None or "(a" in schema or "!" in schema or "Tensor" not in schema.rpartition("->")[2]:
@@ -235,7 +236,7 @@ NUMBERS_IN |= {kind: kind for kind in ("float[]", "int[]", "bool[]")}
 
 
 def _name(call: Any, self_name: str) -> str:
-    """Return the path of the called module relative to the calling method's ``self``; "" if ``self`` does not contain the module."""
+    """Return the path of the called module relative to ``self`` of the calling method. Return "" if ``self`` does not contain the module."""
     value, steps = call.inputsAt(0), list[str]()
     while value.node().kind() == "prim::GetAttr":
         steps.append(value.node().s("name"))

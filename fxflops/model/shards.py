@@ -31,7 +31,8 @@ def resharded(model: nn.Module) -> Iterator[Inventory]:
 def reshard(modules: Iterable[nn.Module]) -> list[Any]:
     """Reshard gathered parameters; return the modules whose parameters were gathered.
 
-    This calls FSDP's ``reshard``: if the sharded parameters were only put back into their modules, FSDP's own records would be wrong.
+    The function calls FSDP's ``reshard``, which also updates FSDP's own records. FSDP's records would be wrong if the sharded parameters
+    were only put back into their modules.
     """
     cls = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
     modules = [*modules]

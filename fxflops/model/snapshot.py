@@ -1,4 +1,5 @@
-"""Snapshots that restore the user's model, inputs and random generators; and locks, so that only one thread counts a model at a time."""
+"""Snapshots that restore the user's model, inputs and random generators. The module also has locks, so that only one thread counts a model
+at a time."""
 
 from __future__ import annotations
 
@@ -60,17 +61,18 @@ LARGEST_ARRAY = 2**26
 
 
 class Snapshot:
-    """The current state of a model and its inputs; :meth:`rewind` restores it, any number of times.
+    """The state of a model and its inputs at the time of the snapshot. :meth:`rewind` restores this state, any number of times.
 
-    It saves the class and attributes of every module, a few levels deep, and the inputs. This includes all containers, objects,
-    arrays, random generators and tensors in them. It also saves the attributes of the modules' classes, the globals of their files,
-    and the states of the global generators.
+    The snapshot saves the class and attributes of every module, a few levels deep, and the inputs. This includes all containers, objects,
+    arrays, random generators and tensors in them. The snapshot also saves the attributes of the modules' classes, the globals of their
+    files, and the states of the global generators.
 
-    The bytes of a parameter are copied only when :meth:`before_write` is called with the parameter, before a call writes to its
-    memory or shares its memory. With ``copies_on_write`` this applies to all tensors, until :meth:`keep_all`.
+    The bytes of a parameter are copied only when it is passed to :meth:`before_write`. :meth:`before_write` is called before a call writes
+    to the parameter's memory or shares this memory. With ``copies_on_write`` this applies to all tensors, until :meth:`keep_all`.
 
     ``objects`` are further objects whose attributes and items are restored. The objects below them, and the values of their tensors,
-    are not restored. ``reached`` are more such objects, and tensors that are restored if a call writes to them.
+    are not restored. ``reached`` are more objects whose attributes and items are restored. ``reached`` also has tensors that are restored
+    if a call writes to them.
     """
 
     @hidden_from_modes
@@ -181,7 +183,8 @@ class Snapshot:
         self._tensors.keep(self._other_tensors.values())
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Return whether a tensor belongs to the saved state but is not a parameter: a buffer, an input, a tensor in an attribute."""
+        """Return whether a tensor belongs to the saved state and is not a parameter. Such a tensor may be a buffer, an input or a tensor in
+        an attribute."""
         return id(tensor) in self._other_tensors
 
     def other_tensors(self) -> list[torch.Tensor]:
@@ -191,14 +194,15 @@ class Snapshot:
     def before_write(self, value: Any, is_new: Callable[[torch.Tensor], bool] = lambda tensor: True) -> None:
         """Copy the tensors in ``value``, including parameters, before a call writes to them or shares their memory.
 
-        For a tensor outside the model and its inputs, ``is_new(tensor)`` is True if the run created the tensor. A tensor that is not
-        new is copied and restored only if it existed at the time of the snapshot (:meth:`was_there`). A tensor that was loaded from a
-        file during the run is not new, but did not exist before.
+        If a tensor is outside the model and its inputs, ``is_new(tensor)`` says whether the run created the tensor. If the run did not
+        create such a tensor, the tensor is copied and restored only if it existed at the time of the snapshot (:meth:`was_there`). For
+        example, a tensor that was loaded from a file during the run was not created by the run, but did not exist at the time of the
+        snapshot.
         """
         self._tensors.before_write(value, lambda tensor: is_new(tensor) or not self.was_there(tensor))
 
     def was_there(self, tensor: torch.Tensor) -> bool:
-        """Return whether this tensor's memory was already in use at the time of the snapshot, by a closure, a global or a class."""
+        """Return whether a closure, a global or a class already used this tensor's memory at the time of the snapshot."""
         if self._outside_storages is None:
             with DisableTorchFunction(), disable_current_modes():
                 parts = [part for each in self._outside.tensors for part in stored(each) if is_dense(part)]
@@ -208,11 +212,11 @@ class Snapshot:
         )
 
     def remember_layouts(self) -> None:
-        """Save the storage, shape and strides of all tensors now instead of before the first write."""
+        """Save the storage, shape and strides of all tensors now. Without this call, they are saved before the first write."""
         self._tensors.remember_layouts()
 
     def meet_leaf(self, tensor: torch.Tensor) -> None:
-        """Save the gradient of a tensor that the run uses but that does not belong to the model."""
+        """Save the gradient of a leaf tensor that the run uses but that does not belong to the model."""
         self._tensors.meet_leaf(tensor)
 
     def begin_backward(self) -> None:
@@ -289,7 +293,7 @@ def holding(modules: Iterable[nn.Module], mode: str, reentrant: bool = False) ->
     """Lock all modules of a model for this thread, and set their mode: "eval", "train" or "as_is".
 
     The ``training`` flags are set without calling ``.eval()``, and restored at the end. Yields True if this thread has already locked
-    another model, because it runs inside a forward that is being counted. With ``reentrant``, this thread may lock the same modules
+    another model, i.e. if this thread is inside a forward that is being counted. With ``reentrant``, this thread may lock the same modules
     again.
     """
     modules, training = [*modules], mode == "train"
@@ -314,7 +318,7 @@ def _mode(module: Any, default: bool) -> bool:
 
 
 def _set_mode(module: Any, flag: bool) -> None:
-    """Set a module's ``training`` flag directly, since ``module.train()`` and a user's ``__setattr__`` may have other effects."""
+    """Set the ``training`` flag of a module directly, because ``module.train()`` and a user's ``__setattr__`` may have other effects."""
     if "training" in module.__dict__:
         module.__dict__["training"] = flag
     else:
@@ -331,7 +335,7 @@ class _Lock:
         self._objects = {id(each): each for each in objects if each is not None}
 
     def owners(self) -> set[int]:
-        """Return the threads that have locked any of the objects, and all threads that those threads wait for."""
+        """Return the threads that have locked any of the objects, and all threads for which the locking threads wait."""
         others = [lock for lock in _LOCKS if not (lock.reentrant and lock.thread == self.thread)]
         owners = {lock.thread for lock in others if not self._objects.keys().isdisjoint(lock._objects)}
         return owners.union(*(_AWAITED_LOCKS[owner].owners() for owner in owners if owner in _AWAITED_LOCKS))
@@ -356,8 +360,8 @@ _LOCKS_CHANGED = threading.Condition()
 def locked(objects: Iterable[Any], reentrant: bool = False) -> Iterator[bool]:
     """Wait until no thread has locked any of these objects, then lock the objects. Yields True if this thread has other locks.
 
-    Raises InputError if waiting would be a deadlock, because this thread has locked one of the objects, or because the thread that has
-    locked an object waits for this thread.
+    Raises InputError if waiting would be a deadlock: this thread has locked one of the objects itself, or the thread that has locked an
+    object waits for this thread.
     """
     lock = _Lock(objects, reentrant)
     with _LOCKS_CHANGED:
@@ -383,7 +387,7 @@ def locked(objects: Iterable[Any], reentrant: bool = False) -> Iterator[bool]:
 
 
 def _is_same_value(value: Any, before: Any) -> bool:
-    """Return whether a scripted module's value is unchanged: tensors and objects must be identical, numbers and strings equal."""
+    """Return whether a value of a scripted module is unchanged. Tensors and objects must be the same object; numbers and strings must be equal."""
     if type(value) is not type(before):
         return False
     if type(value) in (list, tuple):
@@ -400,7 +404,7 @@ def _users(hooks: dict[Any, Any]) -> dict[Any, Any]:
 
 @lru_cache(maxsize=1000)
 def _readers_of(names: tuple[str, ...]) -> list[Reader]:
-    """Return three readers for modules with these attribute names: for tensors and modules, for hooks, and for all other attributes."""
+    """For modules with these attribute names, return three readers: one for tensors and modules, one for hooks, and one for all other attributes."""
     present = set(names)
     registries, hooks = ([name for name in group if name in present] for group in (REGISTRIES, HOOKS))
     rest = [name for name in names if name not in STANDARD]
@@ -464,7 +468,7 @@ def _refill(container: Any, items: Any) -> None:
 
 
 def _parts(value: Any, depth: int = 1000) -> Iterator[Any]:
-    """Yield all parts of a value, including the attributes of containers whose class is a user's subclass."""
+    """Yield all parts of a value. If a user's class is a subclass of a container, its attributes are also parts."""
     for _, part in walk(value, depth):
         yield part
         if type(part) in BUILTINS:
@@ -521,7 +525,7 @@ def _restore_array(array: Any, copy: Any) -> None:
 
 
 def _states_before() -> list[tuple[Generator, Any]]:
-    """Return the states of the random generators before this thread's count, and before overlapping counts in other threads."""
+    """Return the states that the random generators had before this thread's count and before all counts in other threads that overlap with it."""
     with _LOCKS_CHANGED:
         own = [lock for lock in _LOCKS if lock.thread == threading.get_ident()]
         others = [lock.random for lock in _LOCKS if lock.random is not None and lock not in own]

@@ -26,17 +26,17 @@ _STATES: weakref.WeakSet[TensorState] = weakref.WeakSet()
 
 
 def aliases_of(cdata: int) -> int:
-    """Return the number of aliases of the storage at this address that instances keep to restore tensors."""
+    """Return how many aliases of the storage at this address are kept by instances of TensorState, to restore tensors."""
     return sum(state._aliases[cdata] for state in [*_STATES])
 
 
 class TensorState:
-    """The state of tensors when the instance is created; :meth:`rewind` restores the state, any number of times.
+    """The state of tensors when this object is created. :meth:`rewind` restores this state, any number of times.
 
-    The first :meth:`before_write` or :meth:`keep` saves the storage, shape and strides of all tensors. Bytes are copied
-    only for tensors that a call may change (:meth:`before_write`) or that must be copied anyway (:meth:`keep`).
+    The first :meth:`before_write` or :meth:`keep` saves the storage, shape and strides of all tensors. Bytes are copied only for tensors
+    that a call may change (:meth:`before_write`) and for tensors passed to :meth:`keep`.
 
-    Version counters are restored, too, since a pending backward pass of the user may have saved these tensors.
+    Version counters are restored, too, because a backward pass that the user has not run yet may have saved these tensors.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -62,7 +62,7 @@ class TensorState:
         self._sparse: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def meet_leaf(self, tensor: torch.Tensor) -> None:
-        """Save and clear the gradient of a tensor outside this state, since a backward pass of the run may change the gradient."""
+        """Save and clear the gradient of a leaf tensor outside this state, since a backward pass of the run may change the gradient."""
         met = self._met_leaves.get(id(tensor))
         if (met is None or met[0]() is not tensor) and not any(tensor is each for each in self._tensors):
             # Use a weak reference, because the run may have created this leaf on an older storage. A strong reference would keep the leaf alive.
@@ -86,10 +86,10 @@ class TensorState:
                     self._copy(key)
 
     def before_write(self, value: Any, is_new: Callable[[torch.Tensor], bool] = lambda tensor: True) -> None:
-        """Copy the bytes of all tensors that share a storage with a tensor in ``value``, before a call may change the storage.
+        """Before a call may change a storage, copy the bytes of all tensors that share a storage with a tensor in ``value``.
 
-        For a tensor in ``value`` that is not in this state, ``is_new(tensor)`` is True if the run created the tensor. A tensor that is
-        not new, e.g. in a closure, a global or a slot, is added to this state.
+        If a tensor in ``value`` is not in this state, ``is_new(tensor)`` says whether the run created the tensor. If the run did not create
+        the tensor, e.g. a tensor in a closure, a global or a slot, the tensor is added to this state.
         """
         with _unobserved():
             self._remember_layouts()
@@ -147,7 +147,7 @@ class TensorState:
             self._remember_layouts()
 
     def _remember_layouts(self) -> None:
-        """Save the storage, shape and strides of all tensors and their gradients, unless they are already saved."""
+        """Save the storage, shape and strides of all tensors and their gradients, unless this was already done."""
         if self._layouts:
             return
         every = [*self._tensors, *(gradient for gradient in self._gradients if gradient is not None)]

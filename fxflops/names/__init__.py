@@ -1,8 +1,8 @@
 """Functions and classes by name, for files: ``torch.nn.functional:gelu``, ``torch:Tensor.add``, ``aten::add.Tensor``.
 
-Names are looked up only in modules that this process has imported. Nothing is imported, called or evaluated because
-a file names it: a name that is not found gets a stand-in. This holds for torch, too: ``of_torch.py`` has its functions, and is
-imported only if torch is loaded.
+Names are looked up only in modules that this process has imported. Nothing is imported, called or evaluated because a file names it. If a
+name is not found, a placeholder object takes its place. This holds for torch, too: ``of_torch.py`` has its functions, and is imported only
+if torch is loaded.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Absent:
 
 
 def name_of(target: Any) -> str:
-    """Return the name of a function or class, from which :func:`target_of` finds it again, if possible."""
+    """Return the name of a function or class. If possible, :func:`target_of` finds the function or class again by this name."""
     if isinstance(target, Absent):
         return target.name
     if is_torch_loaded():
@@ -45,7 +45,7 @@ def name_of(target: Any) -> str:
 
 
 def target_of(name: str) -> Any:
-    """Return the function of this name, or an :class:`Absent` if there is none or torch is not loaded."""
+    """Return the function of this name. If there is no such function, or if torch is not loaded, return an :class:`Absent`."""
     if not is_torch_loaded():
         return Absent(name)
     from .of_torch import found_in_torch
@@ -58,7 +58,7 @@ def target_of(name: str) -> Any:
 
 
 def is_torch_loaded() -> bool:
-    """Return whether this process has imported torch: reading a report from a file and showing it do not need torch."""
+    """Return whether this process has imported torch. Reading a report from a file and showing the report do not need torch."""
     return "torch" in sys.modules
 
 
@@ -135,7 +135,7 @@ def _is_torchs(name: str) -> bool:
 
 
 def looked_up(name: str) -> Any:
-    """Return the object of this name in an imported module, or None, without running a ``__getattr__`` or property."""
+    """Return the object of this name in an imported module, or None if there is none. No ``__getattr__`` or property runs."""
     module, _, qualname = name.partition(":")
     found: Any = sys.modules.get(module)
     for part in qualname.split("."):

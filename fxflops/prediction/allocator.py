@@ -1,14 +1,16 @@
-"""A simulation of torch's caching allocator for CUDA: the addresses that it returns, and the memory that it reserves.
+"""A simulation of torch's caching allocator for CUDA. The simulation computes the addresses that the allocator returns, and the memory that
+the allocator reserves.
 
 The rules are public (``c10/cuda/CUDACachingAllocator.cpp`` in torch, and the notes on CUDA semantics in torch's documentation).
-Memory comes from the driver in *segments*. A request takes a *block* of a segment. Freed blocks stay with the allocator and
-are merged with free neighbors in their segment.
+Memory comes from the driver in *segments*. A request takes a *block* of a segment. Freed blocks stay with the allocator, and are merged
+with free neighbors in their segment.
 
 - Sizes are rounded up to a multiple of 512 bytes. Requests up to 1 MiB use the small pool; larger requests use the large pool.
 - A request takes the smallest free block of its pool and stream that is large enough. Among blocks of equal size, it takes the one
-  with the lowest address. The block is split if the rest is at least 512 bytes (small pool) or more than 1 MiB (large pool).
-- If no block is large enough, a new segment comes from the driver. In the small pool, the segment has 2 MiB. In the large pool, it
-  has 20 MiB for requests below 10 MiB, else the size rounded up to a multiple of 2 MiB.
+  with the lowest address. The block is split if the rest of the block is at least 512 bytes (small pool) or more than 1 MiB (large
+  pool).
+- If no block is large enough, a new segment comes from the driver. In the small pool, the segment has 2 MiB. In the large pool, a new
+  segment has 20 MiB for requests below 10 MiB, else the size rounded up to a multiple of 2 MiB.
 - With expandable segments, a pool has one range of addresses per stream. The range grows by pages of 2 MiB or 20 MiB.
 """
 
@@ -99,7 +101,7 @@ class CachingAllocator:
     The settings correspond to the options of ``PYTORCH_CUDA_ALLOC_CONF``:
 
     - ``expandable_segments``: whether to grow one range of addresses instead of requesting new segments.
-    - ``max_split_size``: the size in bytes from which blocks are never split. None for no limit.
+    - ``max_split_size``: the size in bytes from which blocks are never split, or None for no limit.
     - ``roundup_power2_divisions``: the number of steps between two powers of two; sizes are rounded up to the next step. One number
       for all sizes, or a mapping from sizes in MiB (a power of two, or ">" for all larger sizes) to numbers, like torch's
       ``[256:1,512:2,>:8]``.
@@ -175,7 +177,7 @@ class CachingAllocator:
         self._add_free(self._merged(block))
 
     def empty_cache(self) -> None:
-        """Return all free memory to the driver: segments that are free as a whole, and free pages of expandable segments."""
+        """Return all free memory to the driver. Free memory is all segments that are completely free, and all free pages of expandable segments."""
         for pool in list(self._pools.values()):
             for _, address in list(pool.free):
                 block = self._blocks[address]
@@ -199,8 +201,8 @@ class CachingAllocator:
     def from_snapshot(cls, snapshot: Mapping[str, Any], device: int = 0) -> CachingAllocator:
         """Return an allocator in the state before the first event of a recording.
 
-        ``snapshot`` is the dict that ``torch.cuda.memory._snapshot()`` returns, and that ``_dump_snapshot`` pickles. The snapshot's
-        segments show the end of the recording, so the events of ``device`` are undone, starting with the last. Blocks of
+        ``snapshot`` is the dict that ``torch.cuda.memory._snapshot()`` returns, and that ``_dump_snapshot`` pickles. The segments in the
+        snapshot show the end of the recording. So the events of ``device`` are undone one by one, starting with the last event. Blocks of
         private pools (CUDA graphs) are treated as blocks of the shared pools.
         """
         settings = snapshot.get("allocator_settings") or snapshot.get("settings") or {}
@@ -314,7 +316,8 @@ class CachingAllocator:
         self.peak_reserved = max(self.peak_reserved, self.reserved)
 
     def _make_room(self, pool: _Pool, size: int, nbytes: int) -> None:
-        """Return free memory to the driver until ``nbytes`` fit: first blocks that are too large to be split, then all free memory."""
+        """Return free memory to the driver until ``nbytes`` more bytes fit. First return blocks that are too large to be split, then all
+        other free memory."""
         if self.max_split_size is not None:
             self._release_unsplit(pool, max(size, self.max_split_size))
         if not self._fits(nbytes):
@@ -326,7 +329,7 @@ class CachingAllocator:
             )
 
     def _release_unsplit(self, pool: _Pool, size: int) -> None:
-        """Return one free block of at least ``size`` bytes to the driver, or else several blocks with ``size`` bytes in total."""
+        """Return a free block of at least ``size`` bytes to the driver. If there is none, return several blocks with ``size`` bytes in total."""
         place = bisect_left(pool.free, (size, 0))
         if place < len(pool.free):
             self._release(self._blocks[pool.free[place][1]])
@@ -369,7 +372,7 @@ class CachingAllocator:
     # Expandable segments
 
     def _expand(self, pool: _Pool, size: int) -> _Block:
-        """Return a free block of at least ``size`` bytes in the pool's expandable segment, mapping pages as needed."""
+        """Return a free block of at least ``size`` bytes in the pool's expandable segment. If necessary, map more pages."""
         if pool.expandable is None:
             address = self.place_segment(EXPANDABLE_RANGE)
             pool.expandable = _Segment(pool, address, EXPANDABLE_RANGE, expandable=True)
@@ -395,7 +398,7 @@ class CachingAllocator:
         return block
 
     def _room_to_grow(self, segment: _Segment, size: int) -> _Block:
-        """Find adjacent free or unmapped blocks with ``size`` bytes in total; return the first of these blocks."""
+        """Find adjacent blocks, free or unmapped, with ``size`` bytes in total. Return the first of these blocks."""
         for start in self._chain(segment):
             if start.mapped:
                 continue
@@ -586,8 +589,8 @@ class _Past:
     def undo_allocation(self, address: int) -> None:
         """Free the block at ``address``, and extend the allocated block before it up to ``address``.
 
-        A free block begins where the allocated block before it ends. So this address shows the true size of an allocated block whose
-        rest was too small to be split off.
+        A free block begins where the allocated block before it ends. So ``address`` shows the true size of the allocated block before it,
+        which includes a rest that was too small to be split off.
         """
         place = bisect_left(self._addresses, address)
         if place == len(self._addresses) or self._addresses[place] != address:
@@ -620,7 +623,7 @@ class _Past:
 
 
 def _segment_bytes(size: int) -> int:
-    """Return the bytes of a new segment that is requested from the driver for a block of ``size`` bytes."""
+    """Return the bytes of the new segment that the allocator requests from the driver for a block of ``size`` bytes."""
     if size <= LARGEST_SMALL_REQUEST:
         return SMALL_SEGMENT
     if size < SMALLEST_OWN_SEGMENT:
@@ -640,7 +643,8 @@ def _up_to(number: int, step: int) -> int:
 
 
 def _divisions_by_power(divisions: int | Mapping[Any, int] | None) -> list[int]:
-    """Return ``roundup_power2_divisions`` as a list: for sizes of 1 MiB and below, 2 MiB, 4 MiB and so on to 32 GiB and above."""
+    """Return ``roundup_power2_divisions`` as a list. The items of the list are for sizes of 1 MiB and below, 2 MiB, 4 MiB and so on, up to
+    32 GiB and above."""
     if not isinstance(divisions, Mapping):
         divisions = {">": divisions or 0}
     by_power = [0] * 16

@@ -1,11 +1,12 @@
 """A formula for the time of fused attention.
 
 The kernel divides the query rows into blocks of :data:`BLOCK` rows. Rows of all heads that share a key head are packed
-together. A block processes tiles of the keys that it may attend to: all keys or, with a causal mask, the keys up to its own last row.
+together. A block processes tiles of the keys that its queries may attend to. A query may attend to all keys or, with a causal mask, the
+keys up to the block's own last row.
 
 The time of a block is a constant plus the times of its tiles. The time of a tile is a constant plus its two matrix products.
-Blocks take unequal times, so multiprocessors share the work evenly only if there are many blocks. The total time is the average load
-of a multiprocessor plus a share of the longest block.
+Blocks take unequal times, so the multiprocessors get an equal share of the work only if there are many blocks. The total time is the mean
+time that a multiprocessor is busy, plus a share of the time of the longest block.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A formula for the time of fused attention's backward pass: the forward's formula, with five products per tile instead of two.
+"""A formula for the time of fused attention's backward pass. The formula is the forward's formula with five matrix products per tile instead of two.
 
 The backward pass recomputes the scores, and then computes the gradients of queries, keys, values and scores.
 """

@@ -1,8 +1,9 @@
 """Search for the largest batch that fits into memory, with as few counts as possible.
 
-If the bytes of each storage grow linearly with the batch, two counts predict the bytes of all batch sizes. Two more counts check the
-predicted answer. Otherwise the peak still grows almost linearly, so the line through two peaks gives the next size to try. The returned
-size was counted and fits. The next larger size was counted and does not fit.
+If the bytes of each storage grow linearly with the batch, counts of two batch sizes are enough to predict the bytes for all batch sizes.
+Two more counts check the predicted answer. Even if the bytes of some storages do not grow linearly, the peak grows almost linearly with the
+batch, so the line through two counted peaks gives the next batch size to try. The returned size was counted and fits. The next larger size
+was counted and does not fit.
 """
 
 from __future__ import annotations
@@ -28,14 +29,15 @@ Guess = Callable[[int], int | None]
 def largest_batch(
     take: Callable[[int], int], memory: int, guesses: Callable[[int, int], Guess | None] = lambda size, larger: None
 ) -> int:
-    """Return the largest batch that fits into ``memory`` bytes; 0 if the smallest possible batch does not fit.
+    """Return the largest batch size that fits into ``memory`` bytes. Return 0 if not even the smallest possible batch size fits.
 
-    ``take(size)`` counts a run with this batch size and returns its peak bytes. ``take`` raises RunError for a size that the model rejects. If
-    the model rejects all sizes in :data:`FIRST`, the error for the first size is raised. If the model takes only multiples of a size, only
-    these multiples are searched.
+    ``take(size)`` counts a run with this batch size and returns its peak bytes. ``take`` raises RunError for a size that the model rejects.
+    If the model rejects all sizes in :data:`FIRST`, the error raised is the error for the first size. If the model takes only multiples of
+    a size, only these multiples are searched.
 
-    ``guesses(size, larger)`` returns a function that estimates the bytes of other sizes from two counted sizes. If counts confirm the
-    largest batch by these estimates, the search ends; otherwise the search bisects. Raises InputError if memory does not grow with the batch.
+    ``guesses(size, larger)`` returns a function that estimates the bytes at other batch sizes from the counts of these two sizes. If counts
+    confirm the largest batch by these estimates, the search ends. If counts do not confirm this batch, the search continues by bisection.
+    Raises InputError if memory does not grow with the batch.
     """
     sizes = _Sizes(take, memory)
     least = next((batch for batch in FIRST if sizes.is_possible(batch)), None)
@@ -117,8 +119,8 @@ class _Sizes:
         return found if right and self.fits(found) and not self.fits(found + unit) else None
 
     def crossing(self, lower: int, upper: int, memory: int, unit: int) -> int:
-        """Extrapolate from two sizes that fit; return the first size on the line above the memory. If the line does not rise, return a far
-        larger size."""
+        """Extrapolate from two batch sizes that fit. Return the first size for which the line through their peaks is above the memory. If
+        the line does not rise, return a far larger size."""
         rise = self.taken[upper] - self.taken[lower]
         if rise <= 0:
             return upper * 16
@@ -126,7 +128,8 @@ class _Sizes:
         return int(max(met // unit * unit, upper) + unit)
 
     def on_line(self, fits: int, above: int, memory: int, unit: int) -> int:
-        """Interpolate between a size that fits and one that does not; return the last size on the line within the memory."""
+        """Interpolate between a batch size that fits and a size that does not fit. Return the last size for which the line through their
+        peaks is within the memory."""
         rise = self.taken[above] - self.taken[fits] if above in self.taken else 0
         if rise <= 0:
             return fits + (above - fits) // (2 * unit) * unit
@@ -134,7 +137,7 @@ class _Sizes:
         return min(max(met // unit * unit, fits + unit), above - unit)
 
     def are_on_a_line(self) -> bool:
-        """Return whether all counted peaks are close to the line through the first peak and the last."""
+        """Return whether all counted peaks are close to a line: the line through the first and the last peak."""
         first, last = min(self.taken), max(self.taken)
         start = self.taken[first]
         slope = (self.taken[last] - start) / max(last - first, 1)

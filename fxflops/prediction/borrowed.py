@@ -1,8 +1,9 @@
-"""Borrow the numbers of kernels that were not measured on a card, from the most similar cards or from another dtype.
+"""Some kernels were not measured on a card. Borrow their numbers from the most similar cards, or from another dtype.
 
-A family is a group of kernels with one formula, such as the kernels of linear layers. Its numbers are shares of the card's own peaks
-and bandwidth, so they can be used for another card. Predictions from several cards are combined by their geometric mean.
-``python -m benchmarks.prediction`` measures the error of borrowing by leaving cards out; this error is stated as the family's error.
+A family is a group of kernels with one formula, such as the kernels of linear layers. The numbers of a family are shares of the card's own
+peaks and bandwidth, so the numbers can be used for another card. Predictions from several cards are combined by their geometric mean.
+``python -m benchmarks.prediction`` measures the error of borrowing: it predicts the times of a card without the card's own measurements.
+The measured error is stated as the family's error.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ def family_of(device: Device, name: str, dtype: str, without: Collection[str] = 
     """Return the family ``name`` for a card: the card's own, else a borrowed family; None if no family can be borrowed.
 
     The card's own kernels in another dtype are preferred to kernels of other cards. Calibrations of cards in ``without`` are not used.
-    Collectives are not borrowed: their speed depends on the links between cards, which differ within an architecture. For example,
-    the H100 PCIe lacks the NVLinks of the H100 SXM.
+    The numbers of collectives are not borrowed, because the links between cards differ even within an architecture. For example, the H100
+    PCIe lacks the NVLinks of the H100 SXM.
     """
     known = {each.device: each for each in shipped() if each.device not in without}
     own = calibration_of(device)
@@ -107,7 +108,8 @@ def _of_cards(cards: Mapping[str, Calibration], name: str, dtype: str, how: str)
 
 
 def _named(calibration: Calibration, name: str, dtype: str, exactly: bool) -> str | None:
-    """Return the name under which a card has the requested family or, unless ``exactly``, a substitute; None if it has neither."""
+    """Return the name of the requested family if the card has the family. If the card does not have the family, and ``exactly`` is False,
+    return the name of a substitute; None if it has neither."""
     same = {"bf16": ("bf16", "f16"), "f16": ("f16", "bf16")}.get(dtype, (dtype,))
     kin = name if exactly else KIN.get(name, name)
     names = [f"{kin} {each}" for each in same]
@@ -120,7 +122,8 @@ def _named(calibration: Calibration, name: str, dtype: str, exactly: bool) -> st
 
 @cache
 def errors() -> Mapping[str, Mapping[str, tuple[float, int]]]:
-    """Return the mean error of each borrowed family by the source of its numbers, with the number of cards that were left out to measure it."""
+    """For each borrowed family, return the mean error by the source of the numbers, and the number of cards that were left out to measure
+    this error."""
     data = json.loads((files(__package__) / "borrowed.json").read_text(encoding="utf8"))
     return {
         name: {how: (float(error), int(cards)) for how, (error, cards) in each.items()} for name, each in data.items()

@@ -50,7 +50,7 @@ class Family:
     """A family of kernels on a card, in one dtype.
 
     - ``numbers``: the fitted numbers of the formula.
-    - ``residuals``: corrections to the formula by the kernel's shape; None for no corrections.
+    - ``residuals``: corrections to the formula by the kernel's shape, or None for no corrections.
     - ``rows``: the number of measurements.
     - ``held_out``: the number of measurements that the fit did not use.
     - ``error``: the mean error on the held-out measurements, as a share.
@@ -71,7 +71,8 @@ class Family:
         return f"fitted to {self.kernels} ({self.source}); {self.error:.1%} mean error on {self.tested_on()}"
 
     def tested_on(self) -> str:
-        """Return which measurements the error is for, in words: held-out rows, or all rows if each was left out of a fit in turn."""
+        """Say in words which measurements the error refers to. The measurements are held-out rows, or all rows if each row was left out of
+        a fit in turn."""
         if self.held_out == self.rows:
             return f"{self.rows} rows (leave-one-out)"
         return f"{self.held_out} held-out measurements"
@@ -109,7 +110,7 @@ class Calibration:
         return found or self.families.get(f"{name} {SAME_SPEED.get(dtype, dtype)}")
 
     def card(self, device: Device | None = None) -> Card:
-        """Return the card for the formulas, with the peaks and bandwidth of ``device``, by default of the device in the table."""
+        """Return the card for the formulas. The peaks and the bandwidth are those of ``device``, by default of the device in the table."""
         return Card(device or find_device(self.device), self.multiprocessors, self.l2_bytes)
 
     def save(self, path: str | Path) -> None:

@@ -35,7 +35,7 @@ used in the fit (alibaba/InferSim f2293dab6d23, bench_data/mha/decode)."""
 
 
 class Kernel(NamedTuple):
-    """The facts about a kernel that its formula needs: the family of kernels, the dtype, and the family's features."""
+    """A kernel, as its formula needs it: the family of kernels, the dtype, and the values of the family's features."""
 
     family: str
     dtype: str
@@ -43,7 +43,7 @@ class Kernel(NamedTuple):
 
 
 def kernels_of(counted: Counted) -> tuple[Kernel, ...]:
-    """Return the kernels of a call. The result is empty if the call moves no bytes, or no family describes its kernels."""
+    """Return the kernels of a call. The result is empty if the call moves no bytes, or if no family describes the call's kernels."""
     if counted.macs and counted.call.op.startswith("conv"):
         return _convolutions(counted)
     kernel = _kernel_of(counted)
@@ -74,13 +74,14 @@ def _kernel_of(counted: Counted) -> Kernel | None:
 
 
 def _has_statistics(call: Call) -> bool:
-    """Return whether a batch norm uses its running statistics, as in eval mode, and so computes no statistics."""
+    """Return whether a batch norm uses its running statistics, as in eval mode. A batch norm in eval mode computes no statistics from the batch."""
     given = {**call.settings, **call.kwargs}
     return call.op == "batch_norm" and given.get("training") is False and given.get("track_running_stats") is not False
 
 
 def _collective(counted: Counted) -> Kernel | None:
-    """Return the kernel of a collective within a node; None if its bytes or its group are unknown, or if the group has one process."""
+    """Return the kernel of a collective within a node; None if the bytes or the process group of the collective are unknown, or if the
+    group has only one process."""
     [row] = collectives([counted])
     return (
         None
@@ -112,11 +113,11 @@ def _operands(counted: Counted) -> list[Spec]:
 
 
 def _convolutions(counted: Counted) -> tuple[Kernel, ...]:
-    """Return the kernels of a convolution or of its backward pass, one for each tensor that the call computes.
+    """Return the kernels of a convolution or of its backward pass. There is one kernel for each tensor that the call computes.
 
-    The weights are [o, i, *k]: the input has ``groups`` x i channels and the output has o channels. A transposed convolution swaps
-    input and output. For each group, each of the three tensors is a matrix product of the other two. For weights in another layout,
-    the result is empty.
+    The shape of the weights is [o, i, *k]. The input has ``groups`` x i channels, and the output has o channels. A transposed convolution
+    swaps input and output. For each group of channels, each of the tensors input, weights and output is a matrix product of the other two.
+    For weights in another layout, the result is empty.
     """
     call, dtype = counted.call, compute_dtype(counted.call)
     tensors = _operands(counted)
@@ -135,7 +136,8 @@ def _convolutions(counted: Counted) -> tuple[Kernel, ...]:
 
 
 def convolution(input: Spec, weight: Spec, output: Spec, dtype: str, computed: Iterable[str]) -> tuple[Kernel, ...]:
-    """Return the kernels that compute the tensors in ``computed``: "output", or the gradients of "input" and "weight".
+    """Return the kernels that compute the tensors named in ``computed``. "output" is the output; "input" and "weight" are the gradients of
+    these tensors.
 
     The shapes are input[*, g*i, *n], weight[o, i, *k] and output[*, o, *m]. For other shapes, the result is empty.
     """
@@ -181,14 +183,15 @@ def _attention(counted: Counted, dtype: str) -> Kernel | None:
 
 
 def heads_first(tensor: Spec) -> Spec:
-    """Return the shape [batch, heads, length, width] of a FlashAttention tensor, which has [batch, length, heads, width], or no batch if packed."""
+    """Return the shape of a FlashAttention tensor as [batch, heads, length, width]. The tensor itself has [batch, length, heads, width], or
+    no batch if packed."""
     return Spec((*(tensor[:-3] or (1,)), tensor[-2], tensor[-3], tensor[-1]), tensor.dtype)
 
 
 def _attention_backward(counted: Counted, dtype: str) -> Kernel | None:
     """Return the kernel of fused attention's backward pass. The call's first arguments are the gradient, query, key and value.
 
-    The position of the causal flag among the arguments differs between kernels, so the flag is inferred from the counted pairs.
+    Kernels differ in the position of the causal flag among their arguments. So the flag is inferred from the number of counted pairs.
     """
     tensors = [spec for spec in counted.call.inputs() if len(spec) == 4]
     if len(tensors) < 4:

@@ -1,14 +1,15 @@
 """Choose the modules to checkpoint, so that a step fits into memory and recomputes as few FLOPs as possible.
 
 First, the effect of checkpointing each module is measured by counts. If there are few modules, each is checkpointed and counted
-alone. If there are many, modules that are not nested are checkpointed and counted together, so the number of counts is about the depth
-of the model. Each count is compared, call by call, with a count without checkpoints. The comparison shows how much a module lowers the live
-bytes at each moment, and how high the live bytes rise while the module is recomputed.
+alone. If there are many modules, modules that are not inside each other are checkpointed and counted together. So the number of counts is
+about the depth of the model. Each count is compared, call by call, with a count without checkpoints. The comparison shows how much
+checkpointing a module lowers the live bytes at each moment, and how high the live bytes rise while the module is recomputed.
 
-Then the peak of any set of modules is estimated: for modules that are not nested, these changes add up. The estimate is exact unless two
-modules hold the same tensor, so the chosen set is always counted too.
+After these counts, the peak of any set of modules is estimated. If no module of the set is inside another module of the set, the changes in
+live bytes add up. The estimate is exact unless two modules hold the same tensor. So the chosen set is always counted too.
 
-A module inside another checkpointed module has an effect only while the outer module is recomputed, and is then recomputed a second time.
+If a checkpointed module is inside another checkpointed module, checkpointing the inner module matters only while the outer module is
+recomputed. The inner module is then recomputed a second time.
 """
 
 from __future__ import annotations
@@ -116,7 +117,8 @@ class Trial(NamedTuple):
 
 
 class Point(NamedTuple):
-    """A point of the curve of peak memory and recomputation: the peak in bytes and the recomputed FLOPs if ``modules`` are checkpointed."""
+    """A point of the curve of peak memory and recomputation. The point has the peak in bytes and the recomputed FLOPs of a step in which
+    ``modules`` are checkpointed."""
 
     peak: int
     recompute_flops: int
@@ -159,7 +161,7 @@ class Search:
     - ``held``: by module, the bytes of activations that the module itself, without submodules, makes and that are alive at the step's peak.
     - ``as_others``: modules that are not checkpointed because a similar module cannot be checkpointed, mapped to this similar module.
 
-    The effects of modules are counted at the first search with a memory into which the step does not fit, and then reused.
+    The effects of modules are counted when a search first gets a memory limit that the step exceeds. Later searches reuse the effects.
     """
 
     def __init__(
@@ -195,7 +197,7 @@ class Search:
         return _Levels(self._timeline.peaks, self.effects)
 
     def least_recomputation(self, memory: int) -> Trial:
-        """Return the trial with the least recomputation that fits into ``memory`` bytes; raise NothingFits if no trial fits."""
+        """Return the trial with the fewest recomputed FLOPs among those that fit into ``memory`` bytes. Raise NothingFits if no trial fits."""
         self._limit = memory
         # The allocator reserves more bytes than are allocated. Assume that this difference is the same for every set of modules.
         self._memory = memory - (self.base.peak - self.base.allocated)
@@ -222,8 +224,8 @@ class Search:
         return self.trials[key]
 
     def _groups(self, names: Sequence[str]) -> list[list[str]]:
-        """Group the modules whose effects are counted. If there are few modules, each is a group; otherwise, modules whose names differ only in
-        numbers form a group."""
+        """Group the modules whose effects are counted. If there are few modules, each module is a group. If there are many modules, those
+        whose names differ only in numbers form a group."""
         if len(names) <= SMALL:
             return [[name] for name in names]
         groups = dict[str, list[str]]()
@@ -241,7 +243,7 @@ class Search:
         return re.sub(r"\d+", "*", name) + ("" if self._calls[name] == 1 else name)
 
     def _counted_together(self, groups: Sequence[list[str]]) -> list[list[str]]:
-        """Merge groups that can be counted together: no module of a merged group may be inside another one."""
+        """Merge groups that can be counted together. In a merged group, no module may be inside another module of the group."""
         merged = list[list[str]]()
         for group in groups:
             alone = len(self._names) <= SMALL or any(self._calls[name] > 1 for name in group)
@@ -312,7 +314,8 @@ class Search:
         return best
 
     def _by_steps(self) -> Trial | None:
-        """Return a trial for many modules. Its set is grown by adding the modules that lower the excess most per FLOP, and then improved."""
+        """Return a trial for many modules. The trial's set of modules is first grown, by adding the modules that lower the excess over the
+        memory limit most per FLOP, and then improved."""
         memory, best = self._memory, None
         for _ in range(MOST_COUNTS // 4):
             chosen = self._chosen(memory)
@@ -399,7 +402,8 @@ class Search:
 def curve(trials: Iterable[Trial | None], best: Trial) -> tuple[Point, ...]:
     """Return the Pareto front of the trials by peak and recomputation, the highest peak first.
 
-    The front always contains the best trial, even if a trial with more modules and equal recomputation has a lower peak.
+    The front always contains the best trial. The best trial stays in the front even if another trial, with more modules and equal
+    recomputation, has a lower peak.
     """
     points = list[Point]()
     counted = [trial for trial in trials if trial is not None]
@@ -423,7 +427,7 @@ class _Timeline:
         self._turn = next((tick for tick, phase in enumerate(self._phases) if phase == BACKWARD), len(keys))
 
     def effects(self, trial: Trial, group: list[str]) -> list[Effect]:
-        """Return the effect of each module in a trial where the modules in ``group`` were checkpointed together."""
+        """In a trial, the modules in ``group`` were checkpointed together. Return the effect of each of these modules."""
         change, left = [0] * len(self.peaks), [0] * len(self.peaks)
         seen = [False] * len(self.peaks)
         extra = list[tuple[str, int, int]]()
@@ -454,13 +458,13 @@ class _Timeline:
         extra: list[tuple[str, int, int]],
         flops: dict[str, int],
     ) -> list[Effect]:
-        """Split the changes of live bytes in a common trial of several modules into the effects of the single modules.
+        """If a trial checkpoints several modules together, split its changes of live bytes into the effects of the single modules.
 
-        ``change`` has the changes at the peaks of the ticks, ``left`` the changes after the ticks. In the forward, the change between the
-        first call of a module and the first call of the next module belongs to the module, including the bytes that its last call
-        frees at its end. In the backward, these changes end in reverse order.
+        ``change`` has the changes of live bytes at the peaks of the ticks, and ``left`` has the changes after the ticks. In the forward,
+        each module gets the changes from its own first call to the first call of the next module. A module's changes include the bytes that
+        the module's last call frees at its end. In the backward, these changes end in reverse order.
 
-        A module's saving may grow when the forward ends, since autocast keeps its copies of weights until then. The backward shows
+        A module may save more bytes when the forward ends, since autocast keeps its cast copies of weights until then. The backward shows
         how large the final saving is.
         """
         first, back = dict[str, int](), dict[str, int]()
@@ -541,13 +545,14 @@ class _Levels:
         return int(self._levels([*chosen]).max())
 
     def _levels(self, chosen: Sequence[int]) -> torch.Tensor:
-        """Return the live bytes in each column, followed by the live bytes while modules are recomputed."""
+        """Return the live bytes in each column. The live bytes while modules are recomputed come after them."""
         rows = self._rows(chosen)
         change = rows.sum(0)
         return torch.cat([self._base + change, self._recomputed(chosen, rows, change)[1]])
 
     def _begins(self, number: int, chosen: Iterable[int]) -> int:
-        """Return the first column in which a module has an effect: by then, the recomputation of all chosen modules around it has begun."""
+        """Return the first column in which checkpointing a module has an effect. At this column, the recomputation of all chosen modules
+        around the module has begun."""
         return max((self._start[other] for other in self._around[number].intersection(chosen)), default=0)
 
     def _rows(self, chosen: Sequence[int]) -> torch.Tensor:
@@ -561,7 +566,8 @@ class _Levels:
     def _recomputed(
         self, chosen: Sequence[int], rows: torch.Tensor, change: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, list[slice]]:
-        """Return the columns in which chosen modules are recomputed, the live bytes in these columns, and each module's slice of the two.
+        """Return three things: the columns in which chosen modules are recomputed, the live bytes in these columns, and each module's slice
+        of the columns and the bytes.
 
         ``rows`` are the changes by each of the modules, ``change`` is the sum of ``rows``.
         """
@@ -586,9 +592,9 @@ class _Levels:
     def _levels_with_each(self, chosen: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return the levels of the sets :meth:`_with`\\ (chosen, number), for all modules ``number`` at once.
 
-        The first two results have one row per module. The first has the level at each column; the second has the levels while chosen
-        modules are recomputed. The third result has the levels while the added module itself is recomputed, for all modules one after
-        the other (see :attr:`_owners`). Ignore the rows of modules that are already chosen.
+        The first two results have one row per module. The first result has the live bytes at each column. The second result has the live
+        bytes while chosen modules are recomputed. The third result has the live bytes while the added module itself is recomputed, for all
+        modules one after the other (see :attr:`_owners`). Ignore the rows of modules that are already chosen.
         """
         rows = self._rows(chosen)
         change = rows.sum(0)
@@ -630,8 +636,8 @@ class _Levels:
     def grown(self, memory: int, weight: float) -> tuple[int, ...] | None:
         """Add modules one by one until the estimated peak fits into ``memory``. Return the modules; None if no such set is found.
 
-        The next module is the one that removes the most excess (live bytes above ``memory``) per FLOPs to the power of ``weight``. Modules
-        with equal FLOPs are added in one step, as long as they remove at most half of the excess together.
+        The next module to add is the one with the largest ratio of removed excess (live bytes above ``memory``) to its FLOPs to the power
+        of ``weight``. Modules with equal FLOPs are added in one step, as long as they remove at most half of the excess together.
         """
         if self._floor() > memory:
             return None
@@ -666,7 +672,8 @@ class _Levels:
         return [other for other in chosen if number not in self._around[other]] + [number]
 
     def improved(self, chosen: Sequence[int], memory: int) -> tuple[int, ...]:
-        """Improve a set that fits, so that it recomputes less: repeatedly drop one or two modules, or replace them by another module."""
+        """Improve a set that fits, so that it recomputes less. Repeatedly drop one or two modules, or replace one or two modules by another
+        module."""
         better: Sequence[int] | None = chosen
         while better is not None:
             chosen = self._needed(better, memory)
@@ -734,11 +741,13 @@ class _Levels:
         return None
 
     def _floor(self) -> int:
-        """Return a lower bound of the peaks of all sets: the peak if all modules were checkpointed and their savings added up."""
+        """Return a lower bound of the peaks of all sets. The bound is the estimated peak with all modules checkpointed and all their
+        savings added up."""
         return int((self._base + self._change.clamp(max=0).sum(0)).max())
 
     def smallest(self) -> list[tuple[int, ...]]:
-        """Return sets with low estimated peaks: the set of :meth:`_lowest`, and sets grown to memory limits that bisection chooses."""
+        """Return sets of modules with low estimated peaks: the set of :meth:`_lowest`, and sets grown until they fit into memory limits
+        that bisection chooses."""
         found = [self._lowest()]
         low, high = self._floor(), self.peak(found[0])
         for _ in range(HALVINGS):
@@ -752,7 +761,7 @@ class _Levels:
         return found
 
     def _lowest(self) -> tuple[int, ...]:
-        """Add modules one by one as long as a module lowers the estimated peak; return the modules."""
+        """Add modules one by one, as long as adding a module lowers the estimated peak. Return the modules."""
         chosen = list[int]()
         while True:
             sets = list[tuple[int, list[int]]]()

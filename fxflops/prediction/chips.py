@@ -1,4 +1,5 @@
-"""The architecture, multiprocessors and L2 cache of cards, and which cards are similar enough to share a calibration."""
+"""The architecture, the number of multiprocessors and the L2 cache of each card. The module also says which cards are similar enough to
+share a calibration."""
 
 from __future__ import annotations
 
@@ -131,7 +132,8 @@ def card_of(device: Device) -> Card | None:
 
 
 def relatives(name: str, others: Iterable[str]) -> tuple[list[str], bool]:
-    """Return the cards among ``others`` that are most similar to the card ``name``, and whether they have the same architecture."""
+    """Among the cards in ``others``, return those that are most similar to the card ``name``. Also return whether these cards and the card
+    ``name`` have the same architecture."""
     own = CHIPS[name].architecture
     cards = {other: CHIPS[other].architecture for other in others if other in CHIPS and other != name}
     for alike in (own, *NEAREST[own]):

@@ -1,7 +1,7 @@
-"""A formula for the time of an NCCL collective within a node: the time of the faster of two protocols.
+"""A formula for the time of an NCCL collective within a node. NCCL has two protocols; the formula takes the time of the faster one.
 
-The time of a protocol is its latency plus the bytes divided by its bandwidth. NCCL sends small messages with a low-latency protocol
-that halves the bandwidth, and large messages with another protocol. NCCL itself chooses the protocol by a similar model
+The time of a protocol is its latency plus the bytes divided by its bandwidth. NCCL sends small messages with a low-latency protocol, which
+halves the bandwidth. NCCL sends large messages with another protocol. NCCL itself chooses the protocol by a similar model
 (https://github.com/NVIDIA/nccl/blob/master/src/graph/tuning.cc). Latencies and bandwidths depend on the number of GPUs.
 """
 

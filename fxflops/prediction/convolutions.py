@@ -1,6 +1,6 @@
-"""A formula for the time of a convolution: the time of the equivalent matrix product, with the bytes of the convolution's own tensors.
+"""A formula for the time of a convolution. The time is that of the equivalent matrix product, but with fewer bytes.
 
-cuDNN does not write the matrix of patches to memory, so only the convolution's own tensors are moved. Channels are padded to a multiple of
+Only the convolution's own tensors are moved, since cuDNN does not write the matrix of patches to memory. Channels are padded to a multiple of
 16 bytes. With few channels, such as an image's three, kernels make little use of the tensor cores.
 """
 

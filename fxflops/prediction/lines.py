@@ -1,4 +1,5 @@
-"""Predict the memory history of a run at any batch size from the histories at two counted sizes. Each storage's bytes must grow linearly."""
+"""Predict the memory history of a run at any batch size. The prediction uses the histories at two counted batch sizes. Each storage's bytes
+must grow linearly."""
 
 from __future__ import annotations
 
@@ -10,11 +11,11 @@ from ..meters.history import History, triples
 
 
 def histories_on_lines(one: tuple[int, History], other: tuple[int, History]) -> Callable[[int], History | None] | None:
-    """Return a function that predicts the memory history for a batch size, from the histories of two counted batch sizes.
+    """Return a function that predicts the memory history for a batch size. The function uses the histories of two counted batch sizes.
 
-    The two runs must be alike: the same calls make and free the same storages in the same order. If the runs are not alike, return None. Each
-    change in bytes is assumed to be linear in the batch size. The returned function gives None for a size where a predicted change is not
-    a whole number of bytes. The prediction can be wrong, so count the batch to be sure.
+    The two runs must make and free the same storages in the same calls and in the same order. If the two runs differ in this, return None.
+    Each change in bytes is assumed to be linear in the batch size. For some batch sizes, a predicted change is not a whole number of bytes.
+    The returned function then gives None. The prediction can be wrong, so count the batch to be sure.
     """
     (batch, history), (batch2, history2) = one, other
     if not _run_alike(history, history2):
@@ -35,7 +36,7 @@ def histories_on_lines(one: tuple[int, History], other: tuple[int, History]) -> 
 
 
 def _run_alike(one: History, other: History) -> bool:
-    """Return whether two runs make and free the same storages in the same calls and the same order."""
+    """Return whether two runs make and free the same storages, in the same calls and in the same order."""
     if len(one.changes) != len(other.changes) or len(one.calls) != len(other.calls):
         return False
     calls = zip(one.calls, other.calls, strict=True)

@@ -1,4 +1,5 @@
-"""A prediction of device memory: the memory that CUDA's allocator reserves, the process's other memory, and whether all of it fits."""
+"""A prediction of device memory. The prediction has the memory that CUDA's allocator reserves, the other memory of the process, and whether
+everything fits."""
 
 from __future__ import annotations
 
@@ -56,13 +57,14 @@ class Reserved(Tabular):
     - ``reserved``: the peak bytes that the allocator reserves, like ``torch.cuda.max_memory_reserved()``.
     - ``context``, ``nccl``: memory of the process outside the allocator (:mod:`fxflops.prediction.reserved` has the sources).
     - ``total``: the sum of ``reserved``, ``context`` and ``nccl``, like the memory that ``nvidia-smi`` shows.
-    - ``fits``: whether ``total`` fits into the device's ``memory``, if necessary after returning free segments to the driver; None if
+    - ``fits``: whether ``total`` fits into the device's ``memory``, if necessary after returning free segments to the driver; or None if
       the device's memory is unknown.
     - ``segments``: the allocator's segments at the peak of ``reserved``, with their blocks.
-    - ``counted_for``: the type of device that the run was counted for. For types other than "cuda", tensors differ from a GPU's.
-    - ``missing``: the number of calls without a formula. Their results are included; temporary buffers of their kernels are not.
+    - ``counted_for``: the type of device that the run was counted for. On a device of another type than "cuda", the run's tensors differ
+      from the tensors on a GPU.
+    - ``missing``: the number of calls without a formula. The results of these calls are included, but the temporary buffers of their kernels are not.
     - ``convolutions``: the number of calls for which cuDNN may need a buffer. These buffers are not included.
-    - ``state``: the peak bytes of weights, buffers, gradients and optimizer state together. A smaller batch does not lower them.
+    - ``state``: the peak bytes of weights, buffers, gradients and optimizer state together. A smaller batch does not lower these bytes.
     - ``trains``: whether the run has a backward pass.
 
     Iterating over a Reserved, or :meth:`to_csv`, gives the segments by pool and size (:class:`Pool`).
@@ -90,7 +92,7 @@ class Reserved(Tabular):
 
     @property
     def total(self) -> int:
-        """The bytes of device memory that the process takes: the sum of ``reserved``, ``context`` and ``nccl``."""
+        """The bytes of device memory that the process takes in total: ``reserved`` + ``context`` + ``nccl``."""
         return self.reserved + self.context + self.nccl
 
     @property
@@ -177,9 +179,10 @@ BATCH, CHECKPOINTS = (
 
 
 def advice(memory: Reserved, batch: str = BATCH, checkpoints: str = CHECKPOINTS) -> list[str]:
-    """Return lines with advice for a run that does not fit; an empty list if the run fits.
+    """Return lines with advice for a run that does not fit. If the run fits, return an empty list.
 
-    ``batch`` and ``checkpoints`` are the phrases that name the calls for finding a batch size and modules to checkpoint.
+    ``batch`` is the phrase that says which call finds a batch size that fits. ``checkpoints`` is the phrase that says which call finds
+    modules to checkpoint.
     """
     if memory.fits is not False or memory.memory is None:
         return []
@@ -187,7 +190,8 @@ def advice(memory: Reserved, batch: str = BATCH, checkpoints: str = CHECKPOINTS)
 
 
 def no_batch_fits(memory: Reserved) -> list[str]:
-    """Return a line if the weights alone do not fit (in training: weights, gradients and optimizer state); else an empty list."""
+    """Return a list with a line if the weights alone do not fit (in training: weights, gradients and optimizer state). If the weights fit,
+    the list is empty."""
     if memory.memory is None or memory.state + memory.context + memory.nccl <= memory.memory:
         return []
     what = "weights, gradients and the optimizer's state" if memory.trains else "weights"

@@ -22,7 +22,7 @@ def fitted_numbers(
     fixed: Collection[str] = (),
     steps: int = STEPS,
 ) -> dict[str, float]:
-    """Return the numbers of ``formula`` that minimise the mean absolute error of the seconds' logarithm, by ``steps`` of Adam.
+    """Return the numbers of ``formula`` that minimise the mean absolute error of the logarithm of the seconds. Adam runs for ``steps`` steps.
 
     ``features[rows, ...]`` and ``seconds[rows]`` are the measurements. Adam starts from the values in ``formula.NUMBERS``. Numbers in
     ``fixed`` keep these values. If the formula has ``FREE``, numbers that are not in ``FREE`` keep them too.

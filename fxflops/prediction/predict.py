@@ -1,4 +1,5 @@
-"""Predict the seconds that a device takes for counted calls, from the formula of each call's family of kernels, or else from its bound."""
+"""Predict the seconds that a device takes for counted calls. The time of a call follows from the formula for its family of kernels, or else
+from its roofline bound."""
 
 from __future__ import annotations
 
@@ -34,9 +35,10 @@ def predict(
 ) -> Prediction:
     """Return the predicted seconds of calls on a device. ``rooflines`` have the bounds of the calls on this device, one roofline per phase.
 
-    Without ``calibration``, the calibrations shipped with fxflops are used: the card's own, else those of the most similar cards, except
-    cards in ``without``. If a formula gives less than a call's bound, the bound is used.
-    With ``launch="eager"``, a kernel starts when the host has launched it. Raises InputError if ``launch`` is neither "graph" nor "eager".
+    Without ``calibration``, fxflops uses the calibrations that it ships. The shipped calibrations used are the card's own or, if there is
+    none, those of the most similar cards. Cards in ``without`` are not used. If a formula gives less than a call's bound, the bound is
+    used. With ``launch="eager"``, a kernel starts when the host has launched it. Raises InputError if ``launch`` is neither "graph" nor
+    "eager".
     """
     if launch not in LAUNCHES:
         raise InputError(f"launch={launch!r}; expected one of {', '.join(map(repr, LAUNCHES))}")
@@ -66,7 +68,8 @@ def predict(
 
 
 def _computed_in(dtype: str, kernels: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
-    """Return the kernels with dtype tf32 if ``dtype``, the dtype of the call's roofline row, is tf32; else return them unchanged.
+    """If the dtype of the call's roofline row, ``dtype``, is tf32, return the kernels with dtype tf32. For any other dtype, return the
+    kernels unchanged.
 
     Depthwise convolutions stay f32, because they use no tensor cores.
     """

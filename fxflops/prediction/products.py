@@ -1,14 +1,14 @@
-"""A formula for the time of a matrix product, from the time to compute, the time to read memory and the time to read the L2 cache.
+"""A formula for the time of a matrix product. The formula uses three times: to compute, to read memory, and to read the L2 cache.
 
-A library such as cuBLAS cuts the output into tiles, and a long inner dimension into parts, so that every multiprocessor has
-work. One tile and one part are computed by one block. The formula tries a few tile sizes and numbers of parts, and takes the fastest
-combination, as a library's heuristic does:
+A library such as cuBLAS cuts the output into tiles. Such a library also cuts a long inner dimension into parts, so that every
+multiprocessor has work. One tile and one part are computed by one block. The formula tries a few tile sizes and numbers of parts, and takes
+the fastest combination, as a library's heuristic does:
 
-- Compute: blocks run in waves, with one block per multiprocessor. The last wave takes as long as a full wave. After a constant
-  start-up time, a block computes 2 x tile x inner dimension FLOPs at the multiprocessor's share of the peak. Small tiles need more time
+- Compute: blocks run in waves, with one block per multiprocessor. The last wave takes as long as a full wave. After a constant start-up
+  time, a block computes 2 x tile x inner dimension FLOPs, at one multiprocessor's share of the device's peak. Small tiles need more time
   per FLOP.
-- Memory: the operands are read once from memory, and faster if they fit into the L2 cache. With few blocks, the memory is not busy all
-  the time.
+- Memory: the operands are read once from memory. The reads are faster if the operands fit into the L2 cache. If there are few blocks, the
+  memory is idle for part of the time.
 - L2 cache: each tile reads its rows and columns of the operands from L2.
 - Another kernel adds up the parts of the inner dimension.
 

@@ -1,4 +1,4 @@
-"""Predict the memory that CUDA's caching allocator reserves for a counted run, and whether the run fits on a device.
+"""Predict the memory that CUDA's caching allocator reserves for a counted run. Also predict whether the run fits on a device.
 
 The run's storages are requested from :class:`~fxflops.prediction.allocator.CachingAllocator` in the order in which the run makes
 and frees them. Memory that is not in tensors is added:
@@ -63,8 +63,8 @@ def reserved(
 ) -> Reserved:
     """Return the memory that the allocator of ``device`` reserves for a run. ``counted`` are the run's calls with their MACs.
 
-    ``allocator`` is an allocator with the settings to use; at the end, it is in the state after the run. Raises InputError if ``history`` is
-    not a History, as in a report that was read from a file.
+    ``allocator`` is an allocator with the settings to use. After this function returns, the allocator is in its state at the end of the
+    run. Raises InputError if ``history`` is not a History. In a report that was read from a file, it is not.
     """
     if device in ("cpu", "meta"):
         raise InputError(
@@ -121,12 +121,13 @@ def most_state(history: History) -> int:
 
 
 def beside(gpus: int) -> int:
-    """Return the bytes that a process takes outside the allocator: the CUDA context, and NCCL's buffers in a job of ``gpus`` GPUs."""
+    """Return the bytes that a process takes outside the allocator. The bytes outside the allocator are the CUDA context and the buffers of
+    NCCL in a job of ``gpus`` GPUs."""
     return CONTEXT + next(size for least, size in reversed(NCCL.items()) if gpus >= least)
 
 
 def replay(requests: Iterable[Request], allocator: CachingAllocator) -> int:
-    """Send the requests to the allocator; return the index of the last request that raised the peak of reserved bytes."""
+    """Send the requests to the allocator. Return the index of the last request that raised the peak of reserved bytes."""
     addresses, last, most = dict[int, int](), 0, allocator.peak_reserved
     for number, (block, nbytes) in enumerate(requests):
         if nbytes:
@@ -141,9 +142,9 @@ def replay(requests: Iterable[Request], allocator: CachingAllocator) -> int:
 def requests_of(history: History, workspaces: dict[int, dict[int, int]]) -> Iterator[Request]:
     """Yield the requests for the storages that exist when a run starts, and for :data:`STEPS` steps.
 
-    ``workspaces`` has, for each call, the bytes of the workspaces that the call needs, by the workspace's number. Optimizer state is
-    allocated when the optimizer first steps. Everything else that a step allocates is freed before the next step, including outputs and
-    gradients.
+    ``workspaces`` has an entry for each call. The entry maps the number of each workspace that the call needs to the workspace's bytes.
+    Optimizer state is allocated when the optimizer first steps. Everything else that a step allocates is freed before the next step,
+    including outputs and gradients.
     """
     changes = list(triples(history.changes))
     before = [(storage, nbytes) for storage, nbytes, call in changes if call < 0]
@@ -195,7 +196,7 @@ class _Held:
 
 
 def _replaced_state(history: History, changes: Sequence[tuple[int, int, int]]) -> list[tuple[int, int]]:
-    """Return the storages of optimizer state that a step frees, each with the storage that replaces it."""
+    """For the storages of optimizer state that a step frees, return a dict from each freed storage to the storage that replaces it."""
     freed, made = dict[str, list[int]](), dict[str, list[int]]()
     for storage, nbytes, number in changes:
         if number >= 0 and history.category(storage) == "optimizer":
@@ -205,7 +206,8 @@ def _replaced_state(history: History, changes: Sequence[tuple[int, int, int]]) -
 
 
 def workspaces_of(counted: Sequence[Counted], device: Device) -> dict[int, dict[int, int]]:
-    """Return, by call number, the workspaces that the call's matrix products need: their bytes by the workspace's (negative) number."""
+    """Return a dict from each call's number to the workspaces that the call's matrix products need. Workspaces have negative numbers; each
+    number is mapped to the workspace's bytes."""
     if not device.workspace:
         return {}
     found = dict[int, dict[int, int]]()

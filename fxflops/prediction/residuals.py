@@ -1,4 +1,5 @@
-"""Corrections to a formula for kernel times. The corrections depend on the kernel's shape: they form a grid over the logarithms of its features."""
+"""Corrections to a formula for kernel times. The corrections depend on the kernel's shape. The corrections form a grid over the logarithms
+of the shape's features."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from torch import Tensor
 class Residuals:
     """A grid of corrections. Each value is log(measured / predicted seconds) at a knot of the grid, in thousandths.
 
-    ``axes`` has, for each feature in the grid, the base-2 logarithms of the feature's knots, ascending. Between knots, values are
-    interpolated linearly. Outside the grid, the value of the nearest knot is used.
+    ``axes`` has an entry for each feature in the grid: the base-2 logarithms of the feature's values at the knots, ascending. Between
+    knots, values are interpolated linearly. Outside the grid, the value of the nearest knot is used.
     """
 
     axes: Mapping[str, tuple[float, ...]]

@@ -1,4 +1,4 @@
-"""A prediction: the seconds that a device is expected to take for each call, with the call's bound and measured time."""
+"""A prediction. For each call, it has the seconds that a device is expected to take, the call's bound, and the measured time."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class Row(NamedTuple):
 
     - ``seconds``: the predicted seconds.
     - ``bound_seconds``: the least seconds that the device's ceilings allow.
-    - ``basis``: the calibrated family from which ``seconds`` are predicted, or "bound" if there is no such family. For the
-      sum of several calls, it has the names of all families, joined by "+".
+    - ``basis``: the calibrated family from which ``seconds`` are predicted, or "bound" if there is no such family. For the sum of several
+      calls, ``basis`` has the names of all families, joined by "+".
     - ``bound_only_seconds``: the part of ``seconds`` that is only a lower bound.
     - ``measured_seconds``: the measured time in the run, possibly on another device, or None.
     - ``waiting_seconds``: the part of ``seconds`` in which the device waits for the host.
@@ -72,9 +72,9 @@ class Prediction(Tabular):
 
     - ``launch``: "graph" if kernels start as in a CUDA graph, "eager" if each kernel starts when the host has launched it.
     - ``families``: the calibrated families that were used, with their errors, by name and dtype.
-    - ``missing``: the number of calls without a formula. Only their bytes are known, so ``seconds`` is then a lower bound.
-    - ``counted_for``: the type of device that the report was counted for. Types other than "cuda" use other kernels, e.g. for
-      attention.
+    - ``missing``: the number of calls without a formula. Only the bytes of these calls are known. If there are such calls, ``seconds`` is a
+      lower bound.
+    - ``counted_for``: the type of device that the report was counted for. Devices of other types than "cuda" use other kernels, e.g. for attention.
     - ``steps``: the number of steps in a profiled block; 0 for other reports.
     - ``loading_seconds``: the seconds that a profiled block waited for data, on the machine where it was profiled.
     """
@@ -101,12 +101,12 @@ class Prediction(Tabular):
 
     @property
     def share_of_bounds(self) -> float:
-        """The share of ``seconds`` that is only a lower bound, because the calls have no calibrated family."""
+        """The share of ``seconds`` that is only a lower bound, because some calls have no calibrated family of kernels."""
         return self.total.bound_only_seconds / self.seconds if self.seconds else 0.0
 
     @property
     def share_of_waiting(self) -> float:
-        """The share of ``seconds`` in which the device waits for the host; 0 in a CUDA graph."""
+        """The share of ``seconds`` in which the device waits for the host. In a CUDA graph, it is 0."""
         return self.total.waiting_seconds / self.seconds if self.seconds else 0.0
 
     @property
@@ -140,7 +140,7 @@ class Prediction(Tabular):
         return self._as_rows(dict(sorted(sums.items(), key=lambda item: -item[1].seconds)), "operators")
 
     def by_module(self) -> Rows[Row]:
-        """Return the sums of the calls within each module, by the module's path; "" is the whole model."""
+        """Return, for each module path, the sum of the calls within the module. The path "" is the whole model."""
         groups = _grouped((path, row) for row in self.rows for path in prefixes(row.path))
         return self._as_rows({path: _together("all", path, "", rows) for path, rows in groups.items()}, "modules")
 
@@ -161,8 +161,8 @@ class Prediction(Tabular):
     ) -> str:
         """Return the rows as text.
 
-        ``by`` is "call", "operator", "module", "phase", or "kind", which sums the calls of an operator in modules whose paths differ only
-        in numbers. The other arguments are as for :func:`~fxflops.render.table.grid`.
+        ``by`` is "call", "operator", "module", "phase" or "kind". "kind" sums an operator's calls in modules whose paths differ only in
+        numbers. The other arguments are as for :func:`~fxflops.render.table.grid`.
         """
         from ..render.table import grid
 
@@ -270,13 +270,13 @@ def _per_step(prediction: Prediction) -> str:
 
 
 def duration(prediction: Prediction) -> str:
-    """Return the predicted seconds in words: "1.23 s", or "at least 1.23 s" if a part is missing or only bounds are known."""
+    """Return the predicted seconds in words: "1.23 s", or "at least 1.23 s" if some calls have no formula or only a lower bound."""
     is_bound = prediction.missing or not (prediction.families or prediction.launch == "eager")
     return f"{'at least ' if is_bound else ''}{in_seconds(prediction.seconds)}"
 
 
 def _of_loop(prediction: Prediction) -> list[str]:
-    """Return the lines about times that the prediction of a profiled loop does not include; an empty list for other reports."""
+    """For a profiled loop, return lines about the times that the prediction does not include. For other reports, return an empty list."""
     lines = []
     if waited := prediction.loading_seconds:
         share = waited / (waited + prediction.seconds)

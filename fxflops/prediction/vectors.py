@@ -1,4 +1,5 @@
-"""A formula for the time of memory-bound kernels, which read and write tensors and compute little: elementwise ops, norms, softmax, lookups."""
+"""A formula for the time of memory-bound kernels. Memory-bound kernels read and write tensors and compute little: elementwise ops, norms,
+softmax, lookups."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class Cost(NamedTuple):
     """The arithmetic of one call, in operations. ``flops`` = muls + adds + others.
 
     ``others`` are all operations except multiply and add (divide, compare, exp ...). ``macs`` are the multiply-accumulates
-    of a contraction. They are the same work as ``muls`` and ``adds`` in another unit, and are not added to ``flops``.
+    of a contraction. ``macs`` count the same work as ``muls`` and ``adds`` in another unit, so they are not added to ``flops``.
     """
 
     macs: int = 0
@@ -64,7 +64,7 @@ BY_IDENTITY = object.__eq__, object.__ne__, object.__hash__
 
 
 class Operation(NamedTuple):
-    """The operation of a call (of a leaf module, function, method or operator), without the place of the call.
+    """The operation of a call, without the place of the call. The call is of a leaf module, a function, a method or an operator.
 
     ``op`` is the name of the formula, however the op is called. ``target`` is the class, function, method descriptor or overload
     that was called. ``args``, ``kwargs`` and ``out`` consist of specs and plain values. ``settings`` has a module's plain attributes
@@ -113,11 +113,11 @@ class _Call(NamedTuple):
 class Call(_OperationFields, _Call):
     """One call in a run: an operation, with its place and time.
 
-    ``path`` is the path of the module that made the call; for a call of a leaf module, it is the leaf's own path. ``node`` is the graph
-    node that makes the call, or whose gradient the call computes; "" if there is no such node. ``site`` is the author's ``file:line``;
-    it is read only for calls without a formula. ``phase`` is one of :data:`PHASES`. ``origin`` is :data:`OPERATOR` or :data:`SCRIPT`
-    for an operator that no function calls. It is "" for functions, modules and the operators that they call, since tools that patch
-    functions or hook modules see these callers.
+    ``path`` is the path of the module that made the call. If the call is a call of a leaf module, ``path`` is the leaf's own path. ``node``
+    is the graph node that makes the call or, in a backward pass, whose gradient the call computes. "" if there is no such node. ``site`` is
+    the author's ``file:line``; it is read only for calls without a formula. ``phase`` is one of :data:`PHASES`. ``origin`` is
+    :data:`OPERATOR` or :data:`SCRIPT` for an operator that no function calls. ``origin`` is "" for functions, modules and the operators
+    that they call, since tools that patch functions or hook modules see these callers.
     """
 
     __slots__ = ()
@@ -134,9 +134,9 @@ class _Scope(NamedTuple):
 class Scope(_OperationFields, _Scope):
     """One call of a module, for the conventions of tools that count by module hooks.
 
-    The target of ``operation`` is the module's class; for a leaf, ``operation`` is the same object as the operation of the leaf's
-    Call. ``params`` has the specs of the module's own parameters by name. ``seconds`` is the time in the module's own code, without
-    the calls that this code makes.
+    The target of ``operation`` is the module's class. For a leaf module, ``operation`` is the same object as the ``operation`` of the
+    leaf's Call. ``params`` has the specs of the module's own parameters by name. ``seconds`` is the time that the module's own code takes,
+    without the calls that this code makes.
     """
 
     __slots__ = ()
@@ -158,12 +158,12 @@ class Step(NamedTuple):
 class Count(NamedTuple):
     """The cost of an operation, and the rule that gives the cost.
 
-    If the operation is not counted, ``missing`` says why. The cost is then None. If fxflops counts the operation, but the tool whose
-    convention is used does not see it, the cost has only MACs.
+    If the operation is not counted, ``missing`` says why. The cost is then None. The tool whose convention is used may not see an operation
+    that fxflops counts. The cost then has only MACs.
 
-    ``rule`` is a function (a formula, or a row of a convention) or the reason why the operation costs nothing. ``integer`` is
-    True if the inputs are integers or booleans, so that the arithmetic is not FLOPs. Calls with the same operation and the same
-    count share one Count object; Counts are compared by identity.
+    ``rule`` is the function that gives the cost (a formula, or a row of a convention). If the operation costs nothing, ``rule`` is the
+    reason as text. ``integer`` is True if the inputs are integers or booleans. The arithmetic is then not counted as FLOPs. Calls with the
+    same operation and the same count share one Count object; Counts are compared by identity.
     """
 
     cost: Cost | None
@@ -174,7 +174,7 @@ class Count(NamedTuple):
 
     @property
     def how(self) -> str:
-        """The rule in words: the first line of the formula's docstring without the shapes, or the reason why there is no cost."""
+        """The rule in words. The text is the first line of the formula's docstring, without the shapes, or the reason why there is no cost."""
         if self.missing or isinstance(self.rule, str):
             return self.missing.partition("\n")[0] or str(self.rule)
         docstring = str(inspect.getdoc(self.rule) or getattr(self.rule, "__name__", ""))

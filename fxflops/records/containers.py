@@ -1,4 +1,4 @@
-"""Read the items of Python's containers by the methods of Python's own classes, since a subclass may override them."""
+"""Read the items of Python's containers. A subclass may override the methods for this, so the methods of Python's own classes are called."""
 
 from __future__ import annotations
 

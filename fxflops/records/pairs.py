@@ -1,4 +1,4 @@
-"""Record the number of query-key pairs that an attention mask keeps as a fact of the result, since shapes do not show this number."""
+"""An attention mask keeps only some of the query-key pairs. Record their number as a fact of the result, since shapes do not show this number."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def pairs_in(out: Any, all_pairs: int | None = None) -> Any:
 
 
 def fact_in(out: Any, name: str, default: Any = None) -> Any:
-    """Return the fact ``name`` of the first tensor in a call's result that has this fact; ``default`` if no tensor has this fact."""
+    """Find the first tensor in a call's result that has a fact of this ``name``, and return the fact; ``default`` if no tensor has this fact."""
     return next((spec.facts[name] for spec in specs_in(out) if name in spec.facts), default)
 
 
 def absent_row(call: Call) -> str:
-    """Return a sentence about a table lookup whose index is out of range; "" for any other call."""
+    """If a call is a table lookup whose index is out of range, return a sentence that says so. For any other call, return ""."""
     row = fact_in(call.out, "row") if call.op == EMBEDDING else None
     return (
         "looks up row {:,} of a table with {:,} rows: the model itself raises an IndexError".format(*row) if row else ""
@@ -37,7 +37,7 @@ def absent_row(call: Call) -> str:
 
 
 def with_facts(out: Any, **facts: Any) -> Any:
-    """Return a call's result with these facts added to its first tensor; a fact whose value is None is removed."""
+    """Return a call's result with these facts added to its first tensor. If a fact's value is None, the fact is removed."""
     if isinstance(out, Spec):
         return out.with_facts(**facts)
     items = list(out)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Spec(tuple[int, ...]):
-    """A description of a tensor for formulas: a tuple of its sizes, with ``dtype``, ``layout`` and ``facts``.
+    """A description of a tensor for formulas. The description is a tuple of the tensor's sizes, with ``dtype``, ``layout`` and ``facts``.
 
     By default the tensor is dense and float32. ``facts`` are numbers that the shape does not show, such as the ``nnz`` of a sparse
     tensor.
@@ -61,7 +61,7 @@ class Spec(tuple[int, ...]):
         return not (self.dtype.is_floating_point or self.dtype.is_complex or str(self.dtype).startswith("torch.q"))
 
     def with_facts(self, **facts: Any) -> Spec:
-        """Return the spec with these facts added to its own facts; a fact whose value is None is removed."""
+        """Return the spec with these facts added to its own facts. If the value of an added fact is None, the fact is removed."""
         all_facts = {name: value for name, value in {**self.facts, **facts}.items() if value is not None}
         return Spec(self, self.dtype, self.layout, all_facts)
 
@@ -78,7 +78,7 @@ class Spec(tuple[int, ...]):
 
 
 def _as_ints(shape: Iterable[Any]) -> tuple[int, ...]:
-    """Return sizes as integers. In torch.jit.trace sizes are tensors; they are read in a way about which torch does not warn."""
+    """Return sizes as integers. In torch.jit.trace, sizes are tensors. The sizes are read in a way for which torch gives no warning."""
     sizes_and_storages = [(size, getattr(size, "untyped_storage", None)) for size in shape]
     return tuple(
         [int.from_bytes(bytes(storage()), sys.byteorder) if storage else size for size, storage in sizes_and_storages]
@@ -113,7 +113,7 @@ ATOMS = frozenset({int, float, bool, str, type(None)})
 def typed(value: Any) -> Any:
     """Return a key for a nested value of specs and plain values. Keys are equal only if the types and dtypes are equal, too.
 
-    The values themselves are not enough as keys: 1 == 1.0 == True, and specs of the same shape are equal.
+    The values alone cannot be keys, because 1 == 1.0 == True, and because two specs of the same shape are equal even if their dtypes differ.
     """
     kind = type(value)
     if kind is Spec:

@@ -1,4 +1,4 @@
-"""Make the specs of tensors for the records of a run, and find whether tensors are dense, sparse, nested or wrappers."""
+"""Make the specs of tensors for the records of a run. Also find out whether a tensor is dense, sparse, nested or a wrapper."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def number_of(value: Any) -> Any:
 
 
 def spec_of(value: Any) -> Any:
-    """Return the value with a :class:`Spec` in place of each tensor in nested tuples, lists and dicts.
+    """Return the value with each tensor replaced by a :class:`Spec`, also in nested tuples, lists and dicts.
 
-    Plain Python values and specs are kept. Numbers of other classes become plain Python numbers. Any other object is replaced by the
-    name of its class, as in ``"<DynamicCache>"``, so that a Call keeps no object alive.
+    Plain Python values and specs are kept. Numbers of other classes become plain Python numbers. Any other object is replaced by the name
+    of its class, as in ``"<DynamicCache>"``. So a Call does not keep the object alive.
     """
     kind = type(value)
     if kind in NUMBERS:
@@ -93,7 +93,8 @@ def _spec_of_tensor(tensor: torch.Tensor) -> Spec:
 
 
 def _with_facts(tensor: Any) -> Spec:
-    """Return the spec of a sparse tensor, with the fact ``nnz``, or of a nested tensor, with the specs of its parts as ``parts``."""
+    """Return the spec of a sparse or nested tensor. For a sparse tensor, the spec has the fact ``nnz``. For a nested tensor, it has the
+    specs of its parts as ``parts``."""
     with disable_current_modes():
         if tensor.layout is torch.jagged and tensor.offsets().device.type == "meta":
             return Spec(tensor.values().shape, tensor.dtype, tensor.layout)
@@ -107,7 +108,7 @@ def _with_facts(tensor: Any) -> Spec:
 
 
 def parts_of_sparse(tensor: Any) -> list[torch.Tensor]:
-    """Return the indices and values of a sparse tensor, which share its memory; for any other tensor, return the tensor itself."""
+    """Return the indices and values of a sparse tensor, which share the sparse tensor's memory. For any other tensor, return the tensor itself."""
     read = PARTS_OF_SPARSE.get(tensor.layout)
     if read is None:
         return [tensor]
@@ -135,5 +136,5 @@ def _dispatches(cls: type[torch.Tensor]) -> bool:
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is neither sparse nor nested, so that its shape gives the number of its elements."""
+    """Return whether a tensor is neither sparse nor nested. Only then does its shape give the number of its elements."""
     return tensor.layout is torch.strided and not tensor.is_nested

@@ -15,7 +15,7 @@ REST = "other"
 def bands_chart(
     title: str, x_title: str, lengths: Sequence[float], bands: Mapping[str, Sequence[float]], in_bytes: bool
 ) -> Chart:
-    """Return a stacked chart. ``bands`` maps each band's name to its values at the ``lengths``; the lowest band comes first."""
+    """Return a stacked chart. ``bands`` maps the name of each band to the band's values at the ``lengths``. The lowest band comes first."""
     first, last = min(lengths), max(lengths)
     flat = Axis(first, last if last > first else first + 1)
     heights = [sum(values) for values in zip(*bands.values(), strict=True)]
@@ -34,7 +34,8 @@ def bands_chart(
 
 
 def _colours(names: Iterable[str]) -> dict[str, str]:
-    """Return a colour for each operator: the colour of its family, or an unused colour if another operator already has the family's."""
+    """Return a colour for each operator. An operator's colour is the colour of its family or, if another operator already has that colour,
+    an unused colour."""
     colours: dict[str, str] = {}
     for name in names:
         free = [colour for _, colour, _ in FAMILIES if colour not in colours.values()]

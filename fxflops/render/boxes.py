@@ -1,4 +1,5 @@
-"""A model's graph as nested boxes. A box is a module, or several identical modules; edges are the tensors that pass between boxes."""
+"""A model's graph as nested boxes. A box is a module, or several identical modules. Edges between boxes are the tensors that pass from one
+box to another."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ class Box:
     """A module, a function call, or an input or output. A box of ``count`` identical modules represents all of them.
 
     ``edges`` connect the box's ``children``. Each edge has the tensors that pass along it. If the source or the target of an edge is None,
-    this end is outside the box. ``cost`` is the sum of the costs of all nodes in the box.
+    this end of the edge is outside the box. ``cost`` is the sum of the costs of all nodes in the box.
     """
 
     name: str
@@ -52,7 +53,7 @@ def boxes(root: TreeRow, nodes: Sequence[GraphNode], by: str, depth: int | None 
 
 
 class _Builder:
-    """Builds the boxes: it puts each node into a box, and each tensor onto an edge between boxes."""
+    """Builds the boxes. The builder puts each node of the graph into a box, and each tensor onto an edge between boxes."""
 
     def __init__(self, root: TreeRow, nodes: Sequence[GraphNode], depth: int) -> None:
         self._nodes = nodes
@@ -90,7 +91,7 @@ class _Builder:
                 yield from self._called(child)
 
     def _follows(self, a: TreeRow, b: TreeRow) -> bool:
-        """Return whether the list item ``b`` is called directly after the list item ``a``, with no computation between them."""
+        """Return whether ``b`` is called directly after ``a``, with no computation between them. ``a`` and ``b`` are items of one list of modules."""
         end, begin = self._span[a.path][1], self._span[b.path][0]
         return a.name.isdigit() and b.name.isdigit() and end <= begin and self._flops[end] == self._flops[begin]
 
@@ -121,7 +122,7 @@ class _Builder:
         return _shortened(self._root)
 
     def _chain(self, node: GraphNode) -> tuple[list[str], list[Box]]:
-        """Return the boxes around a node, from the root to the node's own box, and a name for each of these boxes."""
+        """Return the boxes that contain a node, from the root to the node's own box. Also return a name for each of these boxes."""
         names = [path for path in prefixes(node.path) if path in self._modules][: self._depth + 1]
         chain = [self._modules[path] for path in names]
         innermost = chain[-1].row
@@ -141,7 +142,8 @@ def _alike(
 ) -> Iterator[list[TreeRow]]:
     """Yield groups of identical modules. ``children`` has the lists of children of several identical modules.
 
-    A group has the children at one position in all lists, and the children at the next positions if they are identical to these.
+    A group contains the children at one position in all of these lists. The group also contains the children at the following positions, as
+    long as they are identical to these children.
     """
     group: list[tuple[TreeRow, ...]] = []
     for same in zip(*children, strict=False):
@@ -154,7 +156,8 @@ def _alike(
 
 
 def _connect(source: tuple[list[str], list[Box]], target: tuple[list[str], list[Box]], tensor: str) -> None:
-    """Add the edges of a tensor: out of each box that contains only the source, and into each box that contains only the target."""
+    """Add the edges of a tensor. An edge leaves each box that contains only the tensor's source, and enters each box that contains only its
+    target."""
     common = 0
     while common < min(len(source[0]), len(target[0])) and source[0][common] == target[0][common]:
         common += 1
@@ -170,7 +173,7 @@ def _connect(source: tuple[list[str], list[Box]], target: tuple[list[str], list[
 
 
 def _shortened(box: Box) -> Box:
-    """If the only content of a module is another module, replace the outer by the inner module, and show both names."""
+    """If a module contains only one other module, show the inner module in place of the outer module, with both names."""
     box.children = [_shortened(child) for child in box.children]
     if len(box.children) == 1 and box.children[0].kind == "module" and box.row is not None and box.row.path:
         [inside] = box.children

@@ -1,7 +1,7 @@
 """Charts: the elements that all charts share, and functions that turn a chart into an SVG picture or a part of a page.
 
-The positions of elements are percentages of the plot, but text and dots have a fixed size. The same drawing therefore fits wide pages,
-narrow pages, paper and a standalone picture.
+Elements are placed by percentages of the plot, but text and dots have a fixed size. The same drawing therefore fits wide pages, narrow
+pages, paper and a standalone picture.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def percent(value: float) -> str:
 def label(
     x: float, y: float, text: str, anchor: str = "middle", *, dx: float = 0, dy: float = 0, kind: str = "soft"
 ) -> str:
-    """Return an SVG text at ``x`` and ``y`` percent of the plot, moved by ``dx`` and ``dy`` pixels."""
+    """Return an SVG text. The text is placed at ``x`` and ``y`` percent of the plot, and moved from there by ``dx`` and ``dy`` pixels."""
     moved = (f' dx="{dx:g}"' if dx else "") + (f' dy="{dy:g}"' if dy else "")
     return (
         f'<text class="{kind}" x="{percent(x)}" y="{percent(y)}"{moved} text-anchor="{anchor}">{escaped(text)}</text>'
@@ -142,9 +142,9 @@ def x_ticks(ticks: Iterable[tuple[float, str]]) -> list[str]:
 def areas(edges: Sequence[float], layers: Sequence[tuple[str, str, Sequence[float]]], stepped: bool) -> str:
     """Return stacked areas. Each layer has a name, a colour and heights; the lowest layer comes first.
 
-    ``edges`` are the x positions of the heights. With ``stepped``, each height extends to the next edge, so there is one more edge than
-    heights. All numbers are percentages of the plot. SVG paths cannot use percentages, so the paths get their own viewport of 1000 x 1000
-    units, which is stretched to the plot.
+    ``edges`` are the x positions of the heights. With ``stepped``, each height reaches from one edge to the next edge. So there is one more
+    edge than there are heights. All numbers are percentages of the plot. SVG paths cannot use percentages. So the paths get their own
+    viewport of 1000 x 1000 units, which is stretched to the size of the plot.
     """
     tops: list[tuple[str, str, list[float]]] = []
     below = [0.0] * len(layers[0][2]) if layers else []

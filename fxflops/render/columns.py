@@ -1,4 +1,5 @@
-"""The columns of tables and trees, each with its key, header and kind of value; and functions that find columns and units by name."""
+"""The columns of tables and trees. Each column has a key, a header and a kind of value. The module also has functions that find columns and
+units by name."""
 
 from __future__ import annotations
 
@@ -21,9 +22,10 @@ Kind = Literal["text", "number", "flops", "elements", "s", "ms", "B", "delta", "
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column. ``key`` is the name by which users choose it, ``header`` is the text above it, and ``kind`` is the kind of its values.
+    """A column. ``key`` is the name by which users choose the column, ``header`` is the text above the column, and ``kind`` is the kind of
+    its values.
 
-    Whatever the kind, a value can also be None (not measured) or a word such as "not_recognized".
+    A value of any kind can also be None (not measured) or a word such as "not_recognized".
     """
 
     key: str
@@ -35,7 +37,8 @@ class Column:
         return self.kind != "text"
 
     def show(self, value: Any, unit: str | None = None) -> str:
-        """Return the value as text. ``unit`` None shows the raw number, "auto" chooses a suitable unit, and e.g. "G" or "ms" uses this unit."""
+        """Return the value as text. If ``unit`` is None, the raw number is shown. With "auto", a suitable unit is chosen. With e.g. "G" or
+        "ms", this unit is used."""
         if value is None:
             return readable.NOT_MEASURED
         if isinstance(value, bool) or not isinstance(value, Real):
@@ -49,7 +52,7 @@ class Column:
         return self.header if self.unit(units) is None else self.header.partition("(")[0]
 
     def unit(self, units: str | None, otherwise: str | None = None) -> str | None:
-        """Return ``units`` if it is "auto" or a unit for this column's kind of values; else return ``otherwise``."""
+        """If ``units`` is "auto", or is a unit that fits the values of this column, return ``units``; else return ``otherwise``."""
         if units is None or self.kind not in UNITS_OF:
             return otherwise
         return units if units == "auto" or units in UNITS_OF[self.kind] else otherwise
@@ -58,7 +61,7 @@ class Column:
 def held_columns(categories: Iterable[str]) -> list[Column]:
     """Return a column for each category of memory, with its bytes at the peak.
 
-    The header for parameters is "params bytes", because "params" is the column with the number of parameters.
+    The header of the column for parameters is "params bytes", because "params" is already the column with the number of parameters.
     """
     return [Column(f"bytes_{name}", "params bytes" if name == "params" else name, "B") for name in categories]
 
@@ -179,12 +182,12 @@ TORCHINFO_ALONE = {"kernel_size", "params_percent", "trainable"}
 
 @lru_cache
 def titled(columns: tuple[Column, ...], counted: str) -> tuple[Column, ...]:
-    """Return the columns with ``counted`` in place of "FLOPs" in their headers, because some conventions count e.g. "MACs"."""
+    """Return the columns with "FLOPs" in their headers replaced by ``counted``, because some conventions count e.g. "MACs"."""
     return tuple(replace(column, header=column.header.replace("FLOPs", counted)) for column in columns)
 
 
 def find(columns: Sequence[Column], name: str) -> int:
-    """Return the position of the column with this key or header, ignoring case; raise InputError if no column has this name."""
+    """Return the position of the column with this key or header, ignoring case. Raise InputError if there is no such column."""
     return pick(columns, [name])[0]
 
 
@@ -203,7 +206,7 @@ def _with_nearest(columns: Sequence[Column], name: str) -> str:
 
 
 def _named(column: Column) -> str:
-    """Return the column's key, followed by its header in parentheses if the header differs from the key."""
+    """Return the column's key. If the header differs from the key, the header follows in parentheses."""
     header = column.header.lower().replace(" ", "_").partition("(")[0]
     return column.key if header in (column.key.lower(), "%") else f"{column.key} ({column.header})"
 
@@ -259,8 +262,8 @@ def module_values(row: TreeRow, whole: TreeRow) -> dict[str, Any]:
 def module_cell(column: Column, values: dict[str, Any], units: str | None, missing: int) -> str:
     """Return the text of one cell in a module's row.
 
-    If some calls are ``missing`` from a count, the count is a lower bound and gets the mark ">=". The number of frozen parameters is shown
-    like this: "72 frozen", "288 (72 frozen)".
+    If some calls are ``missing`` from a count, the count is a lower bound, so the cell's text starts with ">=". The number of frozen
+    parameters is shown like this: "72 frozen", "288 (72 frozen)".
     """
     unit = column.unit(units, otherwise="auto") if column.kind in UNITS_OF else None
     text, frozen = column.show(values[column.key], unit), values["frozen"]

@@ -1,5 +1,5 @@
-"""A conclusion in one sentence. For one run, it says which modules cost most, which share of the device's peak was reached, and which
-module was slowest. For two runs, it says what differs."""
+"""A conclusion in one sentence. For one run, the conclusion says which modules cost most, which share of the device's peak was reached, and
+which module was slowest. For two runs, it says what differs."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def conclusion(data: Summary, utilization: float | None = None) -> str:
     """Return ``64% of FLOPs in 12 Mlp (blocks.*.mlp); 35% of FLOPs in 12 Attention (blocks.*.attn); 41% of the device's peak;
     slowest: blocks.0.attn, 3.10 ms``; "" for an empty run.
 
-    If the times are unsteady or missing, the sentence says so instead of naming the slowest module. ``utilization`` is the share of the
+    If the times are unsteady or missing, the text says so instead of naming the slowest module. ``utilization`` is the share of the
     device's peak that the model reached (MFU); None if unknown. For a training step, the sentence starts with the most expensive phase. The
-    shares of modules are then shares of the forward and of the work outside the model, without the backward.
+    shares of the modules are then shares of the FLOPs of the forward and of the work outside the model; the backward is left out.
     """
     parts, phase = parts_of(data.root), _phase(data)
     where = _dearest(data, parts)
@@ -42,8 +42,8 @@ def conclusion(data: Summary, utilization: float | None = None) -> str:
 
 
 def _phase(data: Summary) -> str:
-    """Return the phases that took most of a profiled block's time. For other runs, return the most expensive phase, by time, or by FLOPs
-    if times are missing or unsteady; "" if the run had no backward."""
+    """Return the phases that took most of a profiled block's time. For other runs, return the phase that took the most time, or that has
+    the most FLOPs if times are missing or unsteady; "" if the run had no backward."""
     times = _times(data)
     if data.steps and times:
         return _parts_of_block(data, times)
@@ -58,8 +58,8 @@ def _phase(data: Summary) -> str:
 def _parts_of_block(data: Summary, times: Mapping[str, float]) -> str:
     """Return ``backward 8.84 s (38%), forward 6.48 s (28%), data loading 5.97 s (26%, num_workers=0)``.
 
-    These are the phases that take at least the share :data:`NAMED` of a block's time, longest first. Return "" if the forward is the
-    only such phase.
+    The text lists the phases that take at least the share :data:`NAMED` of a block's time. The longest phase is first. Return "" if the
+    forward is the only such phase.
     """
     whole = StepTime._make(map(sum, zip(*data.steps.values(), strict=True)))
     longest = sorted(times, key=lambda phase: -times[phase])
@@ -93,7 +93,7 @@ def _times(data: Summary) -> Mapping[str, float]:
 
 
 def _dearest(data: Summary, parts: Sequence[Part]) -> str:
-    """Return the kinds of module with the most FLOPs and with the most time, each with its shares of FLOPs and time."""
+    """Return two kinds of module: the kind with the most FLOPs and the kind with the most time. Each kind has its shares of FLOPs and time."""
     if not parts:
         operators = {row.key: float(row.total.flops) for row in data.operators if row.total.flops}
         dearest = max(operators, key=lambda name: operators[name], default="")
@@ -133,7 +133,7 @@ def _named(kind: Sequence[Part], by: str, cost: Callable[[TreeRow], float]) -> s
 
 
 def _slowest(parts: Sequence[Part]) -> str:
-    """Return the module that took the longest, with its time; "" if modules were not timed."""
+    """Return the module that took the longest, with its time. Return "" if modules were not timed."""
     modules = [module for part in parts for module in part.modules if module.seconds]
     slowest = max(modules, key=_seconds, default=None)
     return "" if slowest is None else f"slowest: {place(slowest.path)}, {seconds(slowest.seconds)}"

@@ -27,8 +27,8 @@ NOT_A_MODULE = {ATTENTION: f"{ATTENTION} (scaled dot product)"}
 def cost_lines(data: Summary, room: int | None, color: bool) -> list[str]:
     """Return the lines of a table of the most expensive parts.
 
-    A bar shows each part's share of the time, or its share of the FLOPs if times are unsteady or missing. If there is no room for the
-    columns of both, the table has only the column with the bar's shares.
+    A bar shows the share of the time that each part takes. If times are unsteady or missing, the bar shows the share of the FLOPs. If the
+    line has no room for both columns, FLOPs and time, the table has only the column whose shares the bar shows.
     """
     parts = costs(data)
     if not parts:
@@ -56,7 +56,7 @@ def cost_lines(data: Summary, room: int | None, color: bool) -> list[str]:
 def costs(data: Summary) -> list[Part]:
     """Return the most expensive parts, largest first, and then all other parts as "other".
 
-    If "other" includes modules of a class that is also shown by itself, its label says how many, e.g. "with 3 more Block".
+    A class may have its own line and also have modules in "other". The label of "other" then says how many, e.g. "with 3 more Block".
     """
     parts = [part for part in parts_of(data.root) if _is_worth_a_line(part.row, data)]
     by_time = _by_time(data, parts)
@@ -84,7 +84,7 @@ def _by_time(data: Summary, parts: Iterable[Part]) -> bool:
 
 
 def operator_shares(data: Summary) -> list[tuple[str, list[str]]]:
-    """Return a line with the operators' shares of the FLOPs, and a line with their shares of the time if it was measured.
+    """Return a line with the share of the FLOPs that each operator has. If times were measured, return a second line with the shares of the time.
 
     Each line is a pair: its label, and the list of shares as text.
     """
@@ -95,13 +95,14 @@ def operator_shares(data: Summary) -> list[tuple[str, list[str]]]:
 
 
 def _is_worth_a_line(row: TreeRow, data: Summary) -> bool:
-    """Return True if a module's share of FLOPs or time is large enough, or unknown because the module was neither counted nor timed."""
+    """Return True if a module has a large enough share of FLOPs or time. Also return True if the share is unknown, because the module was
+    neither counted nor timed."""
     flops, seconds = units.percent(row.flops, data.root.flops), units.percent(row.seconds, data.root.seconds)
     return max(flops or 0.0, seconds or 0.0) >= LEAST or (row.missing > 0 and seconds is None)
 
 
 def _shares(values: Sequence[tuple[str, float]]) -> list[str]:
-    """Return a text such as ``linear 95.2%`` for each of the largest values, and one text for the sum of all others."""
+    """For each of the largest values, return a text such as ``linear 95.2%``. Then return one text for the sum of all other values."""
     whole = sum(value for _, value in values)
     ranked = sorted(values, key=lambda pair: -pair[1])
     shown = [*ranked[:MOST_OPERATORS], (OTHER, sum(value for _, value in ranked[MOST_OPERATORS:]))]

@@ -20,7 +20,8 @@ LITTLE = 0.0005
 
 
 class TreeRow(NamedTuple):
-    """The row of a module. Its numbers include all modules below it; numbers named ``own_*`` cover only the calls outside its children.
+    """The row of a module. The numbers of a row include all modules below the row's module. Numbers named ``own_*`` cover only the calls
+    outside the module's children.
 
     ``name`` is the module's name in its parent, "" for the root. ``children`` are in run order. ``own_ops`` has the number of own calls of
     each operator. ``missing`` is the number of calls, in the module and below it, that have no formula. ``frozen`` is the number of
@@ -67,9 +68,9 @@ class GraphNode(NamedTuple):
     """A node of a model's graph: a call of a leaf module or function, or an input or output of the model.
 
     ``kind`` is "input", "module", "function" or "output". ``path`` is the path of the module that the node calls or is part of. ``op`` has
-    the names of the node's operators; "" for e.g. an index into a tuple. ``out`` is the node's result as text; "" if unknown. ``inputs``
-    are the names of the nodes whose values this node uses. ``costs`` has those of "flops", "macs", "time" (in seconds) and "memory" (bytes
-    at the node's peak) that are known.
+    the names of the node's operators. ``op`` is "" for a node without operators, e.g. an index into a tuple. ``out`` is the node's result
+    as text; "" if unknown. ``inputs`` are the names of the nodes whose values this node uses. ``costs`` has the known costs among "flops",
+    "macs", "time" (in seconds) and "memory" (bytes at the node's peak).
     """
 
     name: str
@@ -110,9 +111,9 @@ class Summary:
     - ``memory`` has the bytes at the peak by category.
     - ``remarks`` are sentences about calls, or about a block in which no model was called.
     - ``paste`` is code that counts the missing ops.
-    - ``utilization`` is the share of the device's peak that the model reached; None if the peak is unknown.
+    - ``utilization`` is the share of the device's peak that the model reached; or None if the peak is unknown.
     - ``provenance`` has the versions, the date and the machine.
-    - ``compiled`` is True if a part of the model is compiled. Such a model was counted and timed eagerly.
+    - ``compiled`` is True if a part of the model is compiled. If ``compiled`` is True, the model was counted and timed eagerly.
     - ``compiled_run`` is the compiled run, if the user passed a compiled model.
     """
 
@@ -165,13 +166,13 @@ class Summary:
 
     @property
     def is_without_model(self) -> bool:
-        """Whether the run is a profiled block in which no model was called: its parameters and steps are unknown."""
+        """Whether the run is a profiled block in which no model was called. If no model was called, parameters and steps are unknown."""
         return self.instruments is not None and self.steps.keys() <= {OUTSIDE}
 
     @property
     def forward(self) -> str:
-        """The name of the work in ``root``: "forward" if the work outside the model is negligible, else "forward and outside" or
-        "work outside"."""
+        """The name of the work that ``root`` stands for: "forward" if the work outside the model is negligible, otherwise "forward and
+        outside" or "work outside"."""
         outside, root = self.outside, self.root
         pairs = [] if outside is None else [(outside.flops, root.flops), (outside.seconds or 0.0, root.seconds or 0.0)]
         if all(part <= LITTLE * whole for part, whole in pairs):

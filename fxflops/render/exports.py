@@ -80,7 +80,8 @@ class Tabular(View):
     def select(
         self, columns: Sequence[str] | str | None = None, *, sort_by: str | None = None, top: int | None = None
     ) -> Table:
-        """Return a table with only these ``columns``, sorted by the column ``sort_by`` and cut to the first ``top`` rows.
+        """Return a table with only these ``columns``. The table's rows are sorted by the column ``sort_by``, and only the first ``top``
+        rows are kept.
 
         Numbers are sorted in descending order, text in ascending order. A column is named by its key or its header. Raises InputError for
         an unknown column; the message lists all columns.
@@ -120,11 +121,11 @@ class Tabular(View):
         return self.to_dataframe()
 
     def to_csv(self, path: Path | None = None) -> str | None:
-        """Return the raw values as CSV, with the columns' keys as header; with ``path``, write the CSV to this file.
+        """Return the raw values as CSV, with the columns' keys as header. With ``path``, write the CSV to this file instead.
 
-        For a report, the last column is the provenance. If the report was timed, the columns before the provenance are the model's latency
+        For a report, the last column is the provenance. If the report was timed, two columns precede the provenance: the model's latency,
         and the reason why the times are unreliable. A spreadsheet would read text that starts with ``= + - @``, a tab or a line break as a
-        formula; such text gets a leading apostrophe.
+        formula. Text that would become a formula gets an apostrophe in front.
         """
         table = self._as_table()
         origin = table._origin()
@@ -138,13 +139,13 @@ class Tabular(View):
         """Return the table in GitHub Markdown; with ``path``, write the Markdown to this file.
 
         All numbers in a column have the same unit and two digits. A wide table drops columns as in a notebook, unless ``select`` named the
-        columns. For a report, notes follow the table, e.g. the latency, or that the times are unsteady.
+        columns. The table of a report is followed by notes, e.g. the latency, or that the times are unsteady.
         """
         table = self._as_table()
         return written(markdown(*table._narrow(), table.provenance, table.notes), path)
 
     def to_latex(self, path: Path | None = None) -> str | None:
-        """Return a ``tabular`` environment for LaTeX's package booktabs; with ``path``, write the environment to this file.
+        """Return a ``tabular`` environment for LaTeX's package booktabs. With ``path``, write it to this file instead.
 
         It has the same columns as :meth:`to_markdown`. The notes become comments.
         """
@@ -158,7 +159,7 @@ class Tabular(View):
         return [dict(zip(keys, row, strict=True)) for row in table.rows]
 
     def to_json(self, path: Path | None = None) -> str | None:
-        """Return a JSON list with an object for each row; with ``path``, write the list to this file.
+        """Return a JSON list with an object for each row. With ``path``, write the list to this file instead.
 
         For a report, the last key of each object is ``provenance``. NaN and infinities become null.
         """
@@ -255,7 +256,8 @@ class Table(Tabular):
         return [self.columns[i] for i in kept], [[row[i] for i in kept] for row in self.rows]
 
     def _used(self) -> Sequence[int]:
-        """Return the positions of the columns that are not empty or otherwise useless; if there are no such columns, of all columns."""
+        """Return the positions of the columns that are worth showing, e.g. not empty. If there is no such column, return the positions of
+        all columns."""
         idle = [(*EMPTY, USUAL.get(column.key)) for column in self.columns]
         used = [
             i

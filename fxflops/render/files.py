@@ -28,7 +28,7 @@ FORMATS = {
 
 
 def method_for(path: Path) -> str:
-    """Return the name of the method that writes files with the suffix of ``path``; raise InputError for an unknown suffix."""
+    """Return the name of the method that writes files with the suffix of ``path``. Raise InputError for an unknown suffix."""
     name = os.fspath(path)
     method = next((method for suffix, method in FORMATS.items() if name.lower().endswith(suffix)), None)
     if method is None:
@@ -37,7 +37,7 @@ def method_for(path: Path) -> str:
 
 
 def written(text: str, path: Path | None) -> str | None:
-    """Return the text if ``path`` is None; otherwise write it to that file and return None."""
+    """Return the text if ``path`` is None. If ``path`` is not None, write the text to the file ``path`` and return None."""
     if path is None:
         return text
     written_bytes(text.encode("utf8", "backslashreplace"), path)
@@ -45,7 +45,7 @@ def written(text: str, path: Path | None) -> str | None:
 
 
 def written_bytes(data: bytes, path: Path | None) -> bytes | None:
-    """Return the data if ``path`` is None; otherwise write it to that file and return None."""
+    """Return the data if ``path`` is None. If ``path`` is not None, write the data to the file ``path`` and return None."""
     if path is None:
         return data
     with writing(path):
@@ -55,7 +55,7 @@ def written_bytes(data: bytes, path: Path | None) -> bytes | None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """If the block cannot write the file because its folder does not exist, raise an InputError that is also a FileNotFoundError."""
+    """If the block cannot write the file because the file's folder does not exist, raise an InputError that is also a FileNotFoundError."""
     try:
         yield
     except FileNotFoundError as error:

@@ -1,4 +1,4 @@
-"""The rows of a tree as displayed: consecutive identical siblings share a row, and a module's own work has its own row."""
+"""The rows of a tree as displayed. Consecutive identical siblings share a row, and the work of a module outside its children has its own row."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from .text import plain
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """``count`` identical modules under one name ("0..11"). ``row`` is the row of the first module, but has the mean times of all modules."""
+    """``count`` identical modules under one name ("0..11"). ``row`` is the row of the first module, but its times are the mean times of all
+    modules."""
 
     name: str
     row: TreeRow
@@ -22,13 +23,13 @@ class Fold:
 
     @property
     def path(self) -> str:
-        """The path of the first module, where the common name of all modules replaces the last name."""
+        """The path of the first module, with the common name of all modules in place of the path's last name."""
         parent, dot, _ = self.row.path.rpartition(".")
         return f"{parent}{dot}{self.name}"
 
     def label(self) -> tuple[str, str, str]:
-        """Return the name, the class, and a note. The note has the number of folded modules if it is above 1, and the number of calls
-        unless each module was called once."""
+        """Return the name, the class, and a note. The note has the number of folded modules if it is above 1. The note also has the number
+        of calls, unless each module was called once."""
         row, notes = self.row, []
         if self.count > 1:
             notes.append(f"x{self.count} (each)")
@@ -87,14 +88,15 @@ def work_name(whose: str, ops: Mapping[str, int]) -> str:
 
 
 def fingerprint(row: TreeRow) -> Hashable:
-    """Return a key that is equal for two modules if class, sizes and counts are equal in the modules and in all modules below them. Times
-    are ignored."""
+    """Return a key for a module. Two modules have equal keys if their classes, sizes and counts are equal, and also those of all modules
+    below them. Times are ignored."""
     counts = (row.cls, row.calls, row.params, row.macs, row.flops, row.own_flops, row.missing, row.frozen)
     return counts, tuple(row.own_ops.items()), tuple((child.name, fingerprint(child)) for child in row.children)
 
 
 def mean(rows: Sequence[TreeRow]) -> TreeRow:
-    """Merge identical rows into one row, which has the mean of their times and the highest of their peaks. Merge their children likewise."""
+    """Merge identical rows into one row. The merged row's time is the mean of the rows' times, and the merged row's peak is the highest of
+    the rows' peaks. Merge their children likewise."""
     if len(rows) == 1:
         return rows[0]
     return rows[0]._replace(

@@ -1,7 +1,7 @@
-"""A model's graph as an SVG picture: nested boxes for modules, coloured by cost, with lines for the tensors between them.
+"""A model's graph as an SVG picture. Modules are nested boxes, coloured by cost; tensors are lines between the boxes.
 
-The children of a module are arranged in layers. Each child is below all children whose tensors it uses. The line of a tensor that skips a
-layer runs in a lane on the right.
+The children of a module are arranged in layers. Each child is below all children whose tensors it uses. If a tensor skips a layer, its line
+runs in a lane on the right.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _texts(box: Box, whole: float, show: Callable[[float], str]) -> tuple[str, s
 
 
 def _placed(box: Box, whole: float, show: Callable[[float], str]) -> _Placed:
-    """Compute the size of a box, and the sizes and positions of all boxes inside it."""
+    """Compute the size of a box. Also compute the sizes and positions of all boxes inside it."""
     title, said = _texts(box, whole, show)
     if not box.children:
         letters = max(len(title), 0.9 * len(said))
@@ -109,7 +109,7 @@ def _placed(box: Box, whole: float, show: Callable[[float], str]) -> _Placed:
 
 
 def _layers(box: Box) -> dict[Box, int]:
-    """Return the layer of each child. A child is one layer below the lowest of the earlier children whose tensors it uses."""
+    """Return the layer of each child. Among the earlier children whose tensors a child uses, find the lowest; the child is one layer below it."""
     order = {child: i for i, child in enumerate(box.children)}
     layer = dict.fromkeys(box.children, 0)
     for child in box.children:

@@ -80,7 +80,7 @@ def html(
     of: int | None = None,
     units: str | None = None,
 ) -> str:
-    """Return the summary, the module tree and the operators as HTML; with ``rows``, also a table of these rows.
+    """Return the summary, the module tree and the operators as HTML. With ``rows``, also return a table of these rows.
 
     ``noun`` is the word for the rows, e.g. "nodes". ``of`` is the total number of rows, if ``rows`` are only a part of them. ``units`` is as
     for :func:`~fxflops.render.table.grid`.
@@ -209,7 +209,7 @@ def _table(
 
 
 def _cell(column: Column, value: Any, units: str | None) -> str:
-    """Return a cell. Its attribute ``data-v`` has the raw value for sorting, except for text in a column of numbers."""
+    """Return a cell. The cell's attribute ``data-v`` has the raw value for sorting. Text in a column of numbers has no such attribute."""
     sortable = isinstance(value, Real) if column.is_number else value is not None
     bare = f' data-v="{escaped(str(value))}"' if sortable else ""
     exact = f' title="{escaped(column.show(value))}"' if units and sortable and column.is_number else ""

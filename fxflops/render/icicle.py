@@ -90,8 +90,8 @@ def _group(tiles: Sequence[Tile], i: int, kind_of: Sequence[int]) -> tuple[int, 
 def icicle_chart(root: Block, metric: Metric, names: Sequence[str], about: str, most_tiles: int | None = None) -> Chart:
     """Return the chart of a metric. ``names`` are the names of the values to add up, one for each phase.
 
-    With ``most_tiles``, the chart has about this number of tiles. Some of these tiles are too small or too deep to see; a script shows them
-    when the user opens a module.
+    With ``most_tiles``, the chart has about this number of tiles. Some tiles are too small to see, or belong to modules that are too deep
+    to show. A script shows such tiles when the user opens a module.
     """
     drawn = _drawn(root, names)
     if drawn is None:
@@ -138,7 +138,7 @@ Place = tuple[_Drawn, int, float, float]
 
 
 def _places(drawn: _Drawn, depth: int, y: float, scale: float) -> Iterator[Place]:
-    """Yield the place of a block, then the places of all blocks inside it, from top to bottom."""
+    """Yield the place of a block. Then yield the places of all blocks inside it, from top to bottom."""
     yield drawn, depth, y, drawn.value * scale
     for each in drawn.inside:
         yield from _places(each, depth + 1, y, scale)
@@ -150,7 +150,7 @@ def _is_visible(place: Place, levels: int) -> bool:
 
 
 def _tile(place: Place, levels: int, whole: float, show: Callable[[float], str], is_script: bool) -> str:
-    """Return a tile as a nested SVG element, which cuts off a name that is wider than the tile."""
+    """Return a tile as a nested SVG element. If a name is wider than the tile, the element cuts it off."""
     drawn, depth, y, height = place
     kind = "module" if drawn.inside else f"f{_number(drawn.op)}"
     share = f"{100 * drawn.value / whole:.1f}%"

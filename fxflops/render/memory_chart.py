@@ -26,7 +26,7 @@ BAND = 16
 def memory_chart(memory: MemoryTimeline, about: str, *, folds_constant: bool = False) -> Chart:
     """Return a chart of the live bytes after each call, as stacked areas by category. The peak is marked.
 
-    With ``folds_constant``, all memory that stays constant is drawn as one low band at the bottom, which is not to scale.
+    With ``folds_constant``, all memory that stays constant is drawn as one low band at the bottom. The height of this band is not to scale.
     """
     places = thinned(memory.states, MOST_MOMENTS, place_of_peak(memory))
     states = [memory.states[i] for i in places]
@@ -63,7 +63,7 @@ def memory_chart(memory: MemoryTimeline, about: str, *, folds_constant: bool = F
 
 
 def constant(memory: MemoryTimeline) -> dict[str, int]:
-    """Return the bytes of those categories in :data:`FIXED` that stay the same during the whole run."""
+    """Return the bytes of each category in :data:`FIXED` whose bytes stay the same during the whole run."""
     if not memory.states:
         return {}
     first = memory.states[0].live
@@ -75,7 +75,7 @@ def constant(memory: MemoryTimeline) -> dict[str, int]:
 
 
 def memory_note(memory: MemoryTimeline) -> str:
-    """Return a note about the things that the chart does not show: constant memory, omitted states, and the source of the data."""
+    """Return a note about the chart: which constant memory and which states it does not show, and what the source of the data is."""
     fixed, highest = constant(memory), max((state.total for state in memory.states), default=0)
     drawn = len(thinned(memory.states, MOST_MOMENTS, place_of_peak(memory)))
     notes = [f"Constant during the run: {', '.join(_sizes(fixed))}."] if fixed else []
@@ -133,7 +133,7 @@ def _sizes(fixed: Mapping[str, int]) -> list[str]:
 
 
 def _tick(value: float, hidden: int) -> str:
-    """Return the text of a tick. If ``hidden`` bytes are drawn as a constant band, the text is the number of bytes above the band."""
+    """Return the text of a tick. If ``hidden`` bytes are drawn as a constant band, the text of the tick is the number of bytes above this band."""
     return ("+" if hidden and value else "") + without_zeros(units.size(value or hidden))
 
 
@@ -144,7 +144,7 @@ def _folded_up(fixed: Mapping[str, int], band: float) -> Iterator[str]:
 
 
 def _phases(states: Sequence[Moment], edges: Sequence[float]) -> Iterator[str]:
-    """Yield a line at the start of each phase, and the phase's name above the plot if it does not overlap the previous name."""
+    """Yield a line at the start of each phase. Yield the phase's name above the plot, unless the name would overlap the previous name."""
     if len({state.phase for state in states}) < 2:
         return
     free = -1.0

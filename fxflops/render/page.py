@@ -1,7 +1,7 @@
-"""The report as an HTML page: one file that needs no other file and cannot load any.
+"""The report as an HTML page. The page is a single file: it needs no other file, and it cannot load one.
 
-The page's content security policy (https://www.w3.org/TR/CSP3/) allows only scripts with the hashes of the page's own scripts. Even if a
-name from a model got into the page as a script, the script could not run.
+The page's content security policy (https://www.w3.org/TR/CSP3/) allows a script only if its hash is the hash of one of the page's own
+scripts. Even if a model's name contained a script and got into the page unescaped, the script could not run.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ def _steps(steps: Mapping[str, StepTime]) -> str:
 
 
 def _code(lines: Sequence[CodeLine]) -> str:
-    """Return the section about the slowest lines of the user's code, by host time, slowest first; "" if no lines were sampled."""
+    """Return the section about the lines of the user's code that took the most host time, slowest first. Return "" if no lines were sampled."""
     if not lines:
         return ""
     longest = max(line.seconds for line in lines) or 1.0
@@ -286,7 +286,7 @@ def _bar(step: StepTime, longest: float) -> str:
 
 
 def _graph() -> str:
-    """Return the collapsed element for the graph. The script shows the graph as an image, so that the page's styles do not affect it."""
+    """Return the collapsed element for the graph. A script shows the graph as an image, so that the page's styles do not change the graph."""
     image = '<img id="graph" alt="the graph of the model, coloured by FLOPs">'
     return (
         f'<details class="graph"><summary>The graph, coloured by FLOPs</summary>{scrollable("graph", image)}</details>'
@@ -294,7 +294,7 @@ def _graph() -> str:
 
 
 def _sections(page: Page, icicles: Sequence[Icicle]) -> list[str]:
-    """Return the sections with charts, steps and graph, and empty elements that the script fills with the table of operations.
+    """Return the sections with charts, steps and graph. Also return empty elements, which the script fills with the table of operations.
 
     If the run has several steps, the section about steps comes first.
     """
@@ -352,7 +352,8 @@ def _where(icicles: Sequence[Icicle]) -> str:
 
 
 def _variants(metrics: Sequence[Metric]) -> Iterator[tuple[Metric, str, list[str]]]:
-    """Yield each metric, a phase, and the names of the values to add up for this phase. The phase "", for all phases, comes last."""
+    """For each metric, yield the metric, a phase, and the names of the values that are added up for this phase. The phase "", for all
+    phases, comes last."""
     for key in dict.fromkeys(metric.key for metric in metrics):
         mine = [metric for metric in metrics if metric.key == key]
         for metric in mine:
@@ -388,7 +389,7 @@ def _speed(page: Page) -> str:
 def _memory(memory: MemoryTimeline) -> str:
     """Return the charts of memory over the run, and the table of tensors alive at the peak.
 
-    If most of the memory at the peak is constant, the chart that folds constant memory comes first.
+    If most of the memory at the peak is constant, the chart that folds the constant memory into one band comes first.
     """
     shown, fixed = ["everything"], sum(constant(memory).values())
     if fixed:

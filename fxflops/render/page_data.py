@@ -1,8 +1,7 @@
-"""The data of a report's page, and the compact form in which the page contains them.
+"""The data of a report's page. The module also makes the compact form in which the page contains the data.
 
-The compact form has limits for calls, modules and states of memory. Above a limit, the cheapest calls are omitted, the deepest modules are
-added to their parents, and only some states of memory are kept. The page says so. Measured numbers are rounded to six digits. Ints are
-exact.
+The compact form has limits for calls, modules and states of memory. Above a limit, the page omits the cheapest calls, adds the deepest
+modules to their parents, or keeps only some states of memory. The page says so. Measured numbers are rounded to six digits. Ints are exact.
 """
 
 from __future__ import annotations
@@ -100,8 +99,8 @@ class RooflineData:
     """The ceilings of a device, and how near a run came to them.
 
     ``device`` has the name, the source, the memory bandwidth and the cache bandwidths of the device. ``peaks`` has the peak FLOP/s for each
-    dtype of the run. ``bounds`` has an entry for each phase and each limiting ceiling, such as "compute". An entry is the calls' minimum
-    seconds, their measured seconds (None if not timed) and their number.
+    dtype of the run. ``bounds`` has an entry for each phase and each limiting ceiling, such as "compute". An entry has the minimum seconds
+    of the calls, their measured seconds (None if they were not timed) and the number of calls.
     """
 
     device: Mapping[str, Any]
@@ -169,7 +168,7 @@ def most_expensive(ops: Sequence[Op], most: int) -> list[int]:
 
 
 def shallow(tiles: Sequence[Tile], most: int) -> list[Tile]:
-    """Return at most ``most`` tiles: keep the tiles down to some depth, and add the values of deeper tiles to their parents."""
+    """Return at most ``most`` tiles. Tiles below some depth are left out, and their values are added to their parents."""
     depths: list[int] = []
     for tile in tiles:
         depths.append(0 if tile.parent is None else depths[tile.parent] + 1)
@@ -200,8 +199,8 @@ def thinned(states: Sequence[Moment], most: int, always: int) -> list[int]:
 
 
 def place_of_peak(memory: MemoryTimeline) -> int:
-    """Return the position of the state to mark as the peak: the highest state in the module where memory peaked, or else the highest
-    state of all."""
+    """Return the position of the state to mark as the peak. The peak is marked at the highest state in the module where memory peaked or,
+    if there is none, the highest state of all."""
     inside = [i for i, state in enumerate(memory.states) if state.path == memory.peak_at]
     return max(inside or range(len(memory.states)), key=lambda i: memory.states[i].total, default=0)
 
@@ -226,7 +225,7 @@ def _ops(ops: Sequence[Op], words: StringTable, numbers: Sequence[int] | None = 
 
 
 def _memory(memory: MemoryTimeline, words: StringTable) -> dict[str, Any]:
-    """Return the states that the chart shows. The page's script uses them to show the live memory at a point of the chart."""
+    """Return the states that the chart shows. The script of the page uses these states to show the live memory at a point of the chart."""
     peak = place_of_peak(memory)
     places = thinned(memory.states, MOST_MOMENTS, peak)
     states = [memory.states[i] for i in places]
@@ -244,7 +243,7 @@ def _memory(memory: MemoryTimeline, words: StringTable) -> dict[str, Any]:
 
 
 def _share(ops: Sequence[Op], kept: Sequence[int]) -> dict[str, float | None]:
-    """Return which share of all FLOPs and which share of all time the kept ops have, from 0 to 1."""
+    """Return two shares from 0 to 1: the share of all FLOPs, and the share of all time, that the kept ops have."""
     flops, seconds = sum(op.flops for op in ops), sum(op.seconds or 0.0 for op in ops)
     return {
         "flops": sum(ops[i].flops for i in kept) / flops if flops else None,

@@ -87,7 +87,7 @@ def _unit(known: dict[str, Any], values: Iterable[Any]) -> str:
 
 
 def _width(texts: Iterable[str]) -> str:
-    """Return the LaTeX type of a text column: "l", or a type with a fixed width, which breaks long texts into lines."""
+    """Return the LaTeX type of a text column. The type is "l", or a type with a fixed width, which breaks long texts into lines."""
     long = [text for text in texts if len(text) > LONG]
     return "l" if not long else r"p{0.15\linewidth}" if any(" " in text for text in long) else r"p{0.3\linewidth}"
 
@@ -97,7 +97,7 @@ def _markdown(text: str) -> str:
 
 
 def _latex(text: str) -> str:
-    """Escape the text for LaTeX. ``{}`` before a leading bracket or star stops LaTeX from reading it as an argument of the preceding ``\\\\``."""
+    """Escape the text for LaTeX. Without ``{}`` in front of it, LaTeX would read a leading bracket or star as an argument of the preceding ``\\\\``."""
     may_break = r"\allowbreak{}" if len(text) > LONG and " " not in text else ""
     letters = (LATEX.get(c, c) + (may_break if c == "." else "") for c in text)
     return ("{}" if text.startswith(("[", "*")) else "") + "".join(letters)

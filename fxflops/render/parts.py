@@ -26,8 +26,8 @@ CONTAINERS = ("Sequential", "ModuleList", "ModuleDict")
 class Part(NamedTuple):
     """A group of modules of one kind, or the work of such modules outside their children.
 
-    ``modules`` are the modules. ``row`` has their class, their path with ``*`` in place of numbers, and the sums of their costs. If the part
-    is work outside children, ``modules`` is empty and ``row.cls`` is the name of the work.
+    ``modules`` are the modules. ``row`` has the class of the modules, their path with ``*`` in place of numbers, and the sums of their
+    costs. If the part is work outside the children of modules, ``modules`` is empty and ``row.cls`` is the name of the work.
     """
 
     row: TreeRow
@@ -48,16 +48,17 @@ class Part(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """A key that is equal for parts that do the same: the class of the modules, or the label if the class is only a container."""
+        """A key that is equal for parts that do the same work. The key is the class of the modules or, if the class is only a container,
+        the label."""
         return self.row.cls if self.modules and self.row.cls not in CONTAINERS else self.label
 
 
 def parts_of(root: TreeRow) -> list[Part]:
     """Return the parts of a model, in any order; [] if the model has no submodules.
 
-    A part is opened if it is only a wrapper of another part, or a list of blocks. A large or repeated part is also opened if its cost splits
-    between modules of several classes. For example, an MLP of linear layers stays one part. Cost means FLOPs, or time if nothing was
-    counted.
+    A part is split into its children if it is only a wrapper of another part, or if it is a list of blocks. A large or repeated part is
+    also split into its children if modules of several classes share its cost. For example, an MLP of linear layers stays one part. Cost
+    means FLOPs, or time if nothing was counted.
     """
     by_time, parts = not root.flops, []
     whole = Part(root, (root,))
@@ -106,8 +107,8 @@ def _inside(part: Part) -> Iterator[Part]:
 
 
 def _are_alike(a: TreeRow, b: TreeRow) -> bool:
-    """Return whether two modules have the same size. Numbered blocks may differ by the factor ALIKE, because the first block often has an
-    extra layer."""
+    """Return whether two modules have the same size. Two numbered blocks are treated as equal in size if their sizes differ at most by the
+    factor ALIKE, because the first block often has an extra layer."""
     factor = ALIKE if a.children and b.children and a.name[-1:].isdecimal() else 1
     sizes = [(a.params or 0, b.params or 0), (a.flops, b.flops)]
     return all(max(pair) <= factor * min(pair) for pair in sizes)

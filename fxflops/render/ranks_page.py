@@ -36,8 +36,8 @@ class RankFigures(NamedTuple):
 class Amounts(NamedTuple):
     """A quantity, with the function ``show`` that formats its values. ``parts`` has a dict for each rank, with the parts of its value.
 
-    ``most`` are the words for the rank with the largest value, e.g. "slowest". ``each`` are the words before a value that is the same on
-    all ranks, e.g. "each computes".
+    ``most`` are the words for the rank with the largest value, e.g. "slowest". ``each`` has the words that come before a value if the value
+    is the same on all ranks, e.g. "each computes".
     """
 
     parts: Sequence[Mapping[str, float]]
@@ -68,8 +68,8 @@ def amounts(ranks: Sequence[RankFigures]) -> dict[str, Amounts]:
 def conclusion(ranks: Sequence[RankFigures], repeated: str = "") -> str:
     """Return ``slowest: rank 1, 2.00 s, 1.33x the mean; each computes 1.60 kFLOPs; ...; repeated: mlp 400``.
 
-    For each quantity, this is the rank with the largest value, or the value if all ranks have the same. For the bytes sent, it is also
-    the process group that sends most.
+    For each quantity, the text names the rank with the largest value, or gives the value if all ranks have the same value. For the bytes
+    sent, the text also names the process group that sends most.
     """
     found = amounts(ranks)
     clauses = [_clause(ranks, each) for each in found.values()]

@@ -66,10 +66,11 @@ class _Axes(NamedTuple):
 def roofline_chart(
     data: RooflineData, calls: Sequence[Op], about: str, phase: str | None = None
 ) -> tuple[Chart, Counter[str]]:
-    """Return a chart of the calls below the device's ceilings, and the number of calls of each phase that were omitted, as there are too many.
+    """Return a chart of the calls below the device's ceilings. Some calls are omitted if there are too many; also return the number of
+    omitted calls by phase.
 
     Each call is a dot at its FLOP/byte and its FLOP/s. The most expensive calls have their names beside the dots. With a ``phase``, only
-    the calls of this phase are visible; a script can show the other phases.
+    the calls of this phase are visible. A script can show the calls of the other phases.
     """
     timed = [(op, took) for op in calls if op.work and op.bytes and (took := _seconds(op, data))]
     timed.sort(key=lambda pair: -pair[1])
@@ -116,7 +117,7 @@ def roofline_chart(
 
 
 def bounds_in_words(data: RooflineData, phase: str | None = None) -> str:
-    """Return sentences about the minimum time of a phase's calls, by limiting ceiling, and about the time that the calls really took.
+    """Return sentences about a phase's calls: their minimum time, by the ceiling that limits them, and the time that they really took.
 
     If ``phase`` is None, the sentences are about all phases.
     """

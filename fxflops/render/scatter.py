@@ -19,8 +19,8 @@ def scatter_chart(
 ) -> Chart:
     """Return a chart with a named point for each entry of ``points``. An entry has the values for the columns ``x`` and ``y``.
 
-    ``about`` is appended to the title. Points whose names are in ``doubtful`` are drawn hollow, and the legend says that their times are
-    unsteady.
+    ``about`` is appended to the title. A point is drawn hollow if its name is in ``doubtful``. The legend then says that the times of
+    hollow points are unsteady.
     """
     flat = Axis.around([point[0] for point in points.values()], x.kind == "B")
     up = Axis.around([point[1] for point in points.values()], y.kind == "B")
@@ -46,7 +46,7 @@ def _dot(x: float, y: float, is_hollow: bool) -> str:
 
 
 def _names(dots: Mapping[str, tuple[float, float]], chart: Chart) -> Iterator[str]:
-    """Yield a label with the name of each dot. If possible, the label is on a side of the dot where it overlaps no other dot or name."""
+    """Yield a label with the name of each dot. If possible, the label is placed beside the dot so that it overlaps no other dot or name."""
     places = {name: (x * chart.width / 100, y * chart.height / 100) for name, (x, y) in dots.items()}
     boxes = [(x - 6, x + 6, y) for x, y in places.values()]
     for name, (x, y) in places.items():

@@ -140,7 +140,7 @@ def facts(data: Summary) -> list[Fact]:
 def flow(start: str, parts: Sequence[str], separator: str, limit: int | None, indent: int) -> list[str]:
     """Join ``start`` and the parts into lines of at most ``limit`` cells. All lines but the first are indented by ``indent`` blanks.
 
-    If a part is too long for one line, it is broken only before " + ".
+    If a part is too long for one line, it may be broken only before " + ".
     """
     lines, empty = [start], cells(start) >= indent and start.endswith(" ")
     for part in parts:
@@ -169,7 +169,7 @@ def remark_lines(data: Summary) -> list[str]:
 
 
 def missing_lines(missing: Sequence[Missing]) -> list[str]:
-    """Return the lines for the first :data:`MOST_MISSING` ops that were not counted, and one line for all other such ops."""
+    """Return a line for each of the first :data:`MOST_MISSING` ops that were not counted. All other such ops share one line."""
     lines = []
     for item in missing[:MOST_MISSING]:
         where = f" in {plain(item.path)}" if item.path else ""
@@ -188,7 +188,7 @@ def paste_where(data: Summary) -> str:
 
 
 def _counts(data: Summary) -> list[Fact]:
-    """Return the lines for MACs and for FLOPs, or for another unit if the convention counts another unit.
+    """Return the lines for MACs and for FLOPs. If the convention counts another unit, the lines are for this unit.
 
     Each number is shown in a readable form, and exactly, as for a paper.
     """
@@ -213,7 +213,7 @@ def _counts(data: Summary) -> list[Fact]:
 
 
 def _exact(number: int, bound: str = "") -> list[str]:
-    """Return [the number with all its digits]; [] if the readable form of the number already shows all digits."""
+    """Return a list with the number written with all its digits. The list is empty if the readable form already shows all digits."""
     return [f"{bound}{number:,}"] if " " in units.count(number) else []
 
 
@@ -252,7 +252,7 @@ def _training(data: Summary, backward: int) -> Fact:
 
 
 def _sent(rows: Sequence[Collective]) -> Fact:
-    """Return the line with the bytes that this process sends, for each collective and process group."""
+    """Return the line with the bytes that this process sends, separately for each collective and process group."""
     known = [row.sent for row in rows if row.sent is not None]
     bound = ">= " if len(known) < len(rows) else ""
     details = [
@@ -279,7 +279,8 @@ def _latency(label: str, latency: Timing | None, nodes: float | None, flops: int
 
 
 def _compiled(compiled: CompiledRun) -> list[Fact]:
-    """Return the lines about the compiled model: its time, graph breaks, recompilations with their reasons, and modules without a gain."""
+    """Return the lines about the compiled model: its time, its graph breaks, the reasons for recompilations, and the modules that did not
+    get faster."""
     run = compiled.run
     if run.latency is None:
         return [Fact("compiled", "no", [f"not timed: {plain(run.missing)}"])]
@@ -322,7 +323,7 @@ def _enough_workers(whole: StepTime, workers: int) -> str:
 def _block(
     steps: Mapping[str, StepTime], instruments: float | None, device: float | None, workers: Sequence[int]
 ) -> list[Fact]:
-    """Return the lines about a profiled block: the parts of its time, the time that the device worked, and the time of a step."""
+    """Return the lines about a profiled block: the parts of its time, the time in which the device worked, and the time of a step."""
     whole = StepTime._make(map(sum, zip(*steps.values(), strict=True)))
     parts = {"forward": whole.forward, "backward": whole.backward, "optimizer": whole.optimizer}
     details = [
@@ -370,6 +371,6 @@ def _repeats(of: Timing) -> str:
 
 
 def _spread(median: float, low: float, high: float) -> str:
-    """Return the lowest and the highest time as text, both in the unit of the median, which is left out."""
+    """Return the lowest and the highest time as text. The two times have the unit of the median time; the unit itself is left out."""
     unit = units.seconds(median).split()[-1]
     return f"{units.seconds(low, unit).split()[0]}-{units.seconds(high, unit).split()[0]}"

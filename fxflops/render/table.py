@@ -1,4 +1,4 @@
-"""Tables as text: filter and sort the rows, fit them to the terminal's width, and format them with tabulate."""
+"""Tables as text. The rows are filtered and sorted, fitted to the terminal's width, and formatted with tabulate."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def grid(
         top: the number of rows to show. Except in markup, a footer shows which share of each column in ``shares`` these rows have.
         columns: the columns to show, in this order.
         where: conditions for the rows to show. For each column, a condition is the required value or a function that tests the value.
-        units: None for raw numbers, "auto" for readable numbers, or one unit ("G", "MiB", "ms") for the columns that this unit fits.
+        units: Pass None for raw numbers, "auto" for readable numbers, or one unit ("G", "MiB", "ms") for the columns that this unit fits.
         tablefmt: a format of tabulate.
         width: the number of cells in a line; by default the terminal's width. If the table is wider, the texts of ``elidable`` columns are
             shortened, in this order. Then ``expendable`` columns are dropped, and a line below the table names the dropped columns.
@@ -152,7 +152,7 @@ def _rank(value: Any) -> tuple[int, Any]:
 def _fitted(
     shown: Sequence[Printed], tablefmt: str, limit: int | None, elidable: Sequence[str], expendable: Sequence[str]
 ) -> tuple[str, list[str]]:
-    """Return the table as text, at most ``limit`` characters wide, and the headers of the columns dropped to fit."""
+    """Return the table as text that is at most ``limit`` characters wide, and the headers of the columns that were dropped to make it fit."""
     if limit is None:
         return _tabulated(shown, tablefmt), []
     spared = [key for key in expendable if any(each.column.key == key for each in shown)]

@@ -1,4 +1,4 @@
-"""Text in a terminal: measure its width in cells, pad it, shorten it, colour it, and draw bars."""
+"""Text in a terminal. The functions measure its width in cells, pad it, shorten it, colour it, and draw bars."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ SHORTEST = 8
 
 
 def plain(text: str) -> str:
-    """Return the text on one line, with unprintable characters escaped: names in a model may contain any character."""
+    """Return the text on one line. Unprintable characters are escaped, because names in a model may contain any character."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def printable(text: str) -> str:
-    """Return the text, unless stdout cannot encode it and printing would raise: then return it in ASCII, with "?" for other characters."""
+    """Return the text. If stdout cannot encode the text, so that printing would raise, return it in ASCII with "?" for other characters."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf8"
     try:
         text.encode(encoding)
@@ -84,7 +84,7 @@ def wrapped(line: str, width: int | None, indent: int) -> str:
 
 
 def bar(percent: float | None, width: int = 20) -> str:
-    """Return a bar of block characters that is ``width`` cells long at 100%; "" for None and for a percentage that prints as 0.0."""
+    """Return a bar of block characters, which is ``width`` cells long at 100%. Return "" for None and for a percentage that prints as 0.0."""
     share = min(max(percent or 0.0, 0.0), 100.0)
     eighths = max(
         round(share / 100 * width * 8), share >= 0.05
@@ -98,7 +98,7 @@ def paint(text: str, style: str, color: bool) -> str:
 
 
 def terminal_width() -> int | None:
-    """Return the terminal's width in cells; None, so that nothing is cut, if stdout is a file or a notebook instead of a terminal."""
+    """Return the terminal's width in cells; Return None if stdout is a file or a notebook instead of a terminal, so that nothing is cut."""
     try:
         return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     except (AttributeError, ValueError):

@@ -25,10 +25,10 @@ LABEL_ROOM = 30
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of the tree: the branches drawn before the name (``guide``), the name, the class, and a note such as "x12".
+    """A line of the tree. A line has the branches drawn before the name (``guide``), the name, the class, and a note such as "x12".
 
-    ``path`` is the module's path. If ``count`` modules share the line, ``path`` is the first module's path, with the common name of all
-    modules at the end. If the line is a module's own work, ``path`` is the module's path, followed by the name of the work.
+    ``path`` is the module's path. If ``count`` modules share the line, ``path`` is the path of the first module, ending in the common name
+    of all modules. If the line shows a module's own work, ``path`` is the module's path, followed by the name of the work.
     """
 
     guide: str
@@ -85,7 +85,8 @@ def tree(root: TreeRow, *, width: int | None = None, color: bool = False, **opti
 
 
 def notes_on(root: TreeRow, **options: Unpack[Options]) -> list[str]:
-    """Return the lines below a tree: how many modules are hidden below the depth, and which requested columns were not measured."""
+    """Return the lines below a tree. The lines below the tree say how many modules are deeper than the tree shows, and which requested
+    columns were not measured."""
     columns = options.get("columns") or ()
     asked = [MODULE_COLUMNS[i].key for i in pick(MODULE_COLUMNS, columns)] if columns else []
     known = {key for row in root.walk() for key, value in module_values(row, root).items() if value is not None}
@@ -95,7 +96,7 @@ def notes_on(root: TreeRow, **options: Unpack[Options]) -> list[str]:
 
 
 def _below(root: TreeRow, depth: int | None) -> str:
-    """Return a note with the number of modules below ``depth``; "" if no modules are below it."""
+    """Return a note with the number of modules that are deeper than ``depth``. Return "" if there are none."""
 
     def modules(row: TreeRow, left: int) -> int:
         return sum((left <= 0 and bool(child.cls)) + modules(child, left - 1) for child in row.children)
@@ -157,7 +158,7 @@ def walk(item: Fold, depth: int | None, key: str | None, fold: bool, guide: str 
 
 
 def _label(line: Line, room: int | None, color: bool) -> str:
-    """Return the part of a line to the left of the numbers, in at most ``room`` cells.
+    """Return the part of a line to the left of the numbers. The left part is at most ``room`` cells wide.
 
     If there is too little room, the class is shortened first, then the name. The note is dropped if it leaves fewer than :data:`SHORTEST`
     cells for the name.

@@ -87,7 +87,7 @@ def above(earlier: Report, percent: float) -> dict[str, float]:
 
 
 def _text(name: str, number: float) -> str:
-    """Return a number with all digits, followed by the short form if the two forms differ."""
+    """Return a number with all its digits. If the short form of the number is different, the short form follows."""
     if name == "time":
         return units.seconds(number)
     readable: Callable[[float], str] = units.size if name == "memory" else units.count

@@ -1,8 +1,8 @@
 """Write a report as a Chrome trace for Perfetto and chrome://tracing. The trace shows modules, operations and memory.
 
 The format is described at https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU ("Trace Event Format").
-Operations are measured one by one, so the trace shows them one after the other in run order. Each phase has its own lane
-(a thread). A phase starts at the end of the previous phase.
+Operations are measured one by one, so the trace shows them in run order without overlap. Each phase has its own lane (a thread). A phase
+starts at the end of the previous phase.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ARGS = ("node", "module", "target", "inputs", "output", "params", "macs", "flops
 def chrome_trace(counted_run: CountedRun) -> dict[str, Any]:
     """Return the trace of a run's operations as JSON data.
 
-    If nothing was timed, the length of a slice represents FLOPs, and the lanes' names and the metadata say so.
+    If nothing was timed, the length of an operation's slice represents its FLOPs; the lanes' names and the metadata say so.
     """
     run = counted_run.run
     rows = operation_table(counted_run).to_dicts()
@@ -88,7 +88,7 @@ def _slices(counted_run: CountedRun, rows: Sequence[dict[str, Any]], bounds: Seq
 
 
 def _counters(run: Run, rows: Sequence[dict[str, Any]], bounds: Sequence[float]) -> Iterator[Event]:
-    """Yield counter events with the allocated bytes before and after each operation, and the peak during the operation.
+    """Yield counter events. The events have the allocated bytes before and after each operation, and the peak during the operation.
 
     Without a graph, yield the live bytes after each call.
     """

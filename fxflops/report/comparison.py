@@ -63,8 +63,8 @@ SHARED = "inputs", "device"
 class Comparison(Tabular):
     """A table with one row per model, returned by :func:`compare`. ``print`` and notebooks show the table.
 
-    ``reports`` maps the name of each row to its report. A value is None if the report does not have it, e.g. the latency of a model
-    that was only counted. FLOPs of an incomplete report are a lower bound. The column ``missing`` is the number of calls without a
+    ``reports`` maps the name of each row to its report. A value is None if the report does not contain it. For example, a model that was
+    only counted has no latency. FLOPs of an incomplete report are a lower bound. The column ``missing`` is the number of calls without a
     formula.
     """
 
@@ -81,8 +81,8 @@ class Comparison(Tabular):
         return [self.table, *self.table.notes]
 
     def to_html(self, path: Path | None = None, *, title: str = "") -> str | None:
-        """Return the table and the chart as one HTML page, or write the page to ``path``. The page needs no server, loads no other
-        files and runs no script. ``title`` is the page's heading; the default heading is the number of models."""
+        """Return one HTML page with the table and the chart. With ``path``, write the page to this file instead. The page needs no server,
+        loads no other files and runs no script. ``title`` is the page's heading; the default heading is the number of models."""
         from ..render.comparison_page import comparison_page
 
         try:
@@ -95,8 +95,9 @@ class Comparison(Tabular):
     def to_svg(self, path: Path | None = None, *, x: str = "flops", y: str | None = None) -> str | None:
         """Return a scatter plot as SVG, or write the plot to ``path``. Each model is a point. The axes are two columns of the table.
 
-        The default for ``y`` is the latency if all models were timed, else the number of parameters. An axis that spans a factor of
-        20 or more is logarithmic. A hollow point is a model with unsteady times. Raises InputError for a column without numbers.
+        The default for ``y`` is the latency if all models were timed. If some models were not timed, ``y`` is the number of parameters. An
+        axis that spans a factor of 20 or more is logarithmic. A hollow point is a model with unsteady times. Raises InputError for a column
+        without numbers.
         """
         return written(picture(self._chart(x, y), self.table.provenance), path)
 
@@ -120,7 +121,8 @@ class Comparison(Tabular):
         return scatter_chart(points, *axes, _common_inputs(self.reports), unsteady)
 
     def to_png(self, path: Path | None = None, *, x: str = "flops", y: str | None = None) -> bytes | None:
-        """Return the plot of :meth:`to_svg` as PNG with 2 pixels per SVG pixel, or write the PNG to ``path``. Needs ``pip install resvg-py``."""
+        """Return the plot of :meth:`to_svg` as PNG, with 2 pixels per SVG pixel. With ``path``, write the PNG to this file instead. Needs
+        ``pip install resvg-py``."""
         return written_bytes(as_png(self.to_svg(x=x, y=y) or ""), path)
 
     def to_pdf(self, path: Path | None = None, *, x: str = "flops", y: str | None = None) -> bytes | None:
@@ -161,7 +163,7 @@ def compare(
             reports have values.
         conventions: additional conventions, such as "fvcore" and "thop". Each convention adds a column with its FLOPs or MACs.
 
-    Raises InputError if there are no reports, for arguments that are not reports, and for reports of several conventions.
+    Raises InputError if no reports are passed, if an argument is not a report, or if the reports are counted under different conventions.
     """
     by_name = _by_name(reports)
     conventions_used = {report.convention for report in by_name.values()}
@@ -180,7 +182,7 @@ def compare(
 
 
 def figure_keys(columns: Sequence[str] | str) -> tuple[str, ...]:
-    """Return the keys of the columns that are named in a sequence or in a comma-separated string.
+    """Return the keys of the columns that the caller names, in a sequence or in a comma-separated string.
 
     The name of a column is the column's key, the column's header, or a convention.
 
@@ -191,7 +193,8 @@ def figure_keys(columns: Sequence[str] | str) -> tuple[str, ...]:
 
 
 def _by_name(reports: Iterable[Report] | Mapping[str, Report]) -> dict[str, Report]:
-    """Return the reports by name. The names are the keys of a mapping, or else the models' names; a repeated name gets a number."""
+    """Return the reports by name. The names are the keys of a mapping or, for a list, the models' names. If a name occurs several times, it
+    gets a number."""
     if isinstance(reports, Report):
         raise of_kind(InputError("compare() expects several reports in a list: compare([one, other])"), TypeError)
     pairs = [*reports.items()] if isinstance(reports, Mapping) else [(None, report) for report in reports]
@@ -259,7 +262,7 @@ def _common_inputs(reports: Mapping[str, Report]) -> str:
 
 
 def _notes(reports: Mapping[str, Report], shown_keys: Sequence[str]) -> tuple[str, ...]:
-    """Return the notes below the table: the common inputs, and caveats about the values that the table shows."""
+    """Return the notes below the table: the inputs that all models share, and warnings about values that are not comparable or not exact."""
     common = "" if "inputs" in shown_keys else _common_inputs(reports)
     convention = next(iter(reports.values())).convention
     notes = [" · ".join(filter(None, [common, f"convention {convention}"]))]

@@ -86,17 +86,17 @@ class CompiledView(View):
 
     @property
     def breaks(self) -> tuple[Break, ...]:
-        """The graph breaks: places in the model's code where a graph ends before the forward ends, each with torch's reason."""
+        """The graph breaks. Graph breaks are the places in the model's code where a graph ends before the forward ends. Each has torch's reason."""
         return self.run.breaks
 
     @property
     def recompilations(self) -> tuple[Recompilation, ...]:
-        """The compilations of the model's code after the first compilation, each with the guard that failed."""
+        """The times that the model's code was compiled again after the first compilation, each with the guard that failed."""
         return self.run.recompilations
 
     @property
     def kernels(self) -> tuple[CompiledKernel, ...]:
-        """The kernels that one run calls, in run order, each with its time in seconds and its modules."""
+        """The kernels that one run calls, in run order. Each kernel has its time in seconds and the modules whose work it does."""
         return self.run.kernels
 
     @property
@@ -106,8 +106,8 @@ class CompiledView(View):
     def by_module(self) -> Rows[ModuleGain]:
         """Return each module's eager and compiled time, by path. "" is the model; ``(no kernel)`` is the time outside kernels.
 
-        If a kernel fuses operations of several modules, the kernel's time is split in proportion to the modules' eager times, so
-        the modules show the same gain. Raises InputError, with the reason, if the kernels are not known.
+        If a kernel fuses operations of several modules, the kernel's time is divided among the modules in proportion to their eager times.
+        So these modules show the same gain. Raises InputError, with the reason, if the kernels are not known.
         """
         if not self.run.kernels:
             raise InputError(
@@ -133,12 +133,12 @@ class CompiledView(View):
 
     @property
     def unsteady(self) -> bool:
-        """True if the kernels' times add up to much more than the latency, which makes the times of single modules unreliable."""
+        """True if the times of the kernels add up to much more than the latency. The times of single modules are then unreliable."""
         return sum(kernel.seconds for kernel in self.run.kernels) > LONGEST * (self.latency or 0.0)
 
     @property
     def losers(self) -> list[str]:
-        """The modules whose own operations are not faster when compiled, slowest first; [] if this is unknown."""
+        """The modules whose own operations are not faster when compiled, slowest first. The list is empty if this is unknown."""
         if not self.run.kernels or self.unsteady:
             return []
         rows, least = self.by_module(), MATTERS * (self.latency or 0.0)

@@ -1,4 +1,4 @@
-"""Compare two reports in total, by module and by operator, e.g. of two models or of a model before and after a change."""
+"""Compare two reports in total, by module and by operator. For example, compare two models, or a model before and after a change."""
 
 from __future__ import annotations
 
@@ -163,7 +163,8 @@ class Diff(Tabular):
         """Yield tables of texts, each with a line about the rows that the table omits.
 
         The first table has the totals. The other tables have the modules, grouped by path pattern, and the operators that differ.
-        Modules and operators are compared by FLOPs. If all FLOPs are equal, the comparison is by parameters; if all parameters are equal, it is by time.
+        Modules and operators are compared by FLOPs. If all FLOPs are equal, the reports are compared by parameters. If all parameters are
+        equal too, they are compared by time.
         """
         measured = ((name, change) for name, change in self.totals.items() if change != (None, None))
         yield ["", *NUMBERS], [_line(name, change, TOTALS[name][1]) for name, change in measured], ""
@@ -184,26 +185,26 @@ class Diff(Tabular):
         return f"{TITLES[key][0]} by {kind}{f', {self.phase}' * has_backward}"
 
     def _groups(self) -> Iterator[tuple[str, Mapping[str, Sequence[DiffRow]], int]]:
-        """Yield "module" with the modules grouped by path pattern (``*`` replaces varying numbers), then "operator" with the
-        operators. The last value of each tuple is the number of groups to show."""
+        """First yield "module" with the modules, grouped by their path with ``*`` in place of varying numbers. After the modules, yield
+        "operator" with the operators. The last value of each tuple is the number of groups to show."""
         by_pattern = grouped((pattern(row.key), row) for row in self.modules)
         modules = {rows[0].key if rows[0].key and len(rows) == 1 else name: rows for name, rows in by_pattern.items()}
         yield "module", modules, TOP_MODULES
         yield "operator", {row.key: [row] for row in self.operators}, TOP_OPERATORS
 
     def to_html(self, path: Path | None = None, *, title: str = "") -> str | None:
-        """Return both reports side by side as one HTML page, or write the page to ``path``. The page needs no server, loads no
-        other files and runs no script. ``title`` is the page's heading; the default heading has the models' names."""
+        """Return one HTML page with both reports side by side. With ``path``, write the page to this file instead. The page needs no
+        server, loads no other files and runs no script. ``title`` is the page's heading; the default heading has the models' names."""
         from ..render.diff_page import diff_page
 
         return written(diff_page(title, self.a, self.b, *self._compared(), self.provenance), path)
 
     def save(self, path: Path) -> None:
-        """Write the comparison to ``path``: as a page for the suffix ``.html``, as a table of the modules for other suffixes."""
+        """Write the comparison to ``path``. For the suffix ``.html`` it is written as a page, for other suffixes as a table of the modules."""
         getattr(self, method_for(path))(path)
 
     def _compared(self) -> tuple[list[Compared], dict[str, list[Compared]]]:
-        """Return the totals, and for each heading the differences of modules or operators, the largest difference first."""
+        """Return the totals. For each heading, also return the differences of modules or operators, with the largest difference first."""
         changes = [
             Compared(_line(name, change, TOTALS[name][1]), *change)
             for name, change in self.totals.items()
@@ -318,7 +319,7 @@ def _sum(rows: Iterable[DiffRow], key: str) -> Change:
 
 
 def _whereabouts(rows: Sequence[DiffRow]) -> str:
-    """Return how many rows each report has, e.g. "only in a", "x3" (3 in each), or "x2, x3"; "" if each report has 1 row."""
+    """Say how many rows each report has, e.g. "only in a", "x3" (3 rows in each) or "x2, x3"; "" if each report has 1 row."""
     in_a, in_b = (sum(row.where != absent for row in rows) for absent in (ONLY_B, ONLY_A))
     if not in_a or not in_b:
         return (ONLY_B if in_b else ONLY_A) + (f", x{len(rows)}" if len(rows) > 1 else "")

@@ -1,4 +1,4 @@
-"""Exchange texts between the processes of a job, through the store that torch.distributed created for its rendezvous.
+"""Exchange texts between the processes of a job. The texts go through the store that torch.distributed created when the processes joined.
 
 The exchange needs no device and no collective. A missing process does not block the other processes, but is reported by its rank.
 """
@@ -28,8 +28,8 @@ def rank() -> int:
 def exchanged(text: str, timeout: float) -> list[str]:
     """Return the texts of all processes by rank. Every process must call this function the same number of times.
 
-    Raises DistributedError, in every calling process, if other ranks do not call within ``timeout`` seconds of rank 0. The
-    error lists these ranks. The other ranks wait for rank 0 for twice the ``timeout``.
+    Raises DistributedError in every calling process if some ranks have not called this function ``timeout`` seconds after rank 0. The error
+    lists these ranks. The other ranks wait for rank 0 for twice the ``timeout``.
     """
     if processes() == 1:
         return [text]
@@ -65,7 +65,7 @@ def _missing(store: Any, keys: list[str], timeout: float) -> list[int]:
 
 
 def _late(ranks: Sequence[int], timeout: float, number: int) -> str:
-    """Return the error message about ranks that did not make this call of gather(); "" if ``ranks`` is empty."""
+    """Return the error message that lists the ranks that did not make this call of gather(). Return "" if ``ranks`` is empty."""
     if not ranks:
         return ""
     return (

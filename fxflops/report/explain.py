@@ -1,4 +1,4 @@
-"""Explain the difference between two conventions on one run: the calls that the conventions count differently, and how."""
+"""Explain why two conventions differ on one run: which calls they count differently, and how each of them counts these calls."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MOST_PLACES = 2
 
 
 class Difference(NamedTuple):
-    """Calls of one op that two conventions count differently, with the calls' FLOPs under each convention.
+    """Calls of one op that two conventions count differently. Each row has the FLOPs of these calls under each convention.
 
     ``paths`` are the modules that made the calls, without repetitions, in run order. ``how_a`` and ``how_b`` describe what the
     conventions count.
@@ -61,8 +61,8 @@ class Explanation(Tabular):
     """A table of the differences between the totals of conventions ``a`` and ``b``. The largest difference is first.
 
     The differences of all rows add up to ``total_b - total_a``. ``same`` is the FLOPs of all other calls, which both conventions
-    count identically. ``missing_a`` and ``missing_b`` have the ops that convention ``a`` or ``b`` cannot count, with the numbers of
-    calls. The total of a convention with missing ops is a lower bound.
+    count identically. ``missing_a`` has the ops that convention ``a`` cannot count, each with its number of calls; ``missing_b`` has those
+    of ``b``. The total of a convention with missing ops is a lower bound.
     """
 
     a: str
@@ -127,7 +127,7 @@ class Explanation(Tabular):
         return [(*row[:-2], *map(_brief, row[-2:])) for row in self.table.rows]
 
     def _narrow(self, limit: int) -> Iterator[str]:
-        """Yield each row as three lines, for a terminal that is too narrow for the table."""
+        """Yield three lines for each row. The three lines are for a terminal that is too narrow for the table."""
         name = max(map(len, (self.a, self.b)))
         number = max(len(f"{flops:,}") for row in self.rows for flops in (row.flops_a, row.flops_b))
         for row in self.rows:
@@ -171,7 +171,7 @@ def _pairs(a: Sequence[Counted], b: Sequence[Counted], calls: int) -> Iterator[t
 
 
 def _numbered(extra: Iterable[Counted]) -> Iterator[tuple[object, Counted]]:
-    """Yield each module charge with a key: the module's path, the module's class, and a running number."""
+    """Yield each call for which a module is charged, with a key: the module's path, the module's class, and a running number."""
     seen: Counter[object] = Counter()
     for each in extra:
         key = each.call.path, each.call.target
@@ -180,7 +180,7 @@ def _numbered(extra: Iterable[Counted]) -> Iterator[tuple[object, Counted]]:
 
 
 def _how(each: Counted) -> str:
-    """Return a description of what the convention counts for a call; "not counted" if the formula returns 0."""
+    """Return a description of what the convention counts for a call. Return "not counted" if the formula returns 0."""
     return each.how if each.flops or each.missing or isinstance(each.rule, str) else NOT_COUNTED
 
 

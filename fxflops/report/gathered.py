@@ -1,4 +1,4 @@
-"""Combine the reports of all processes: what each process computes, stores and sends, the sums, and the imbalance."""
+"""Combine the reports of all processes. The result shows what each process computes, stores and sends, the sums, and the imbalance."""
 
 from __future__ import annotations
 
@@ -77,10 +77,10 @@ WORK = (
 class GatheredReport(Tabular):
     """The combined reports of all processes. The ``to_*`` methods export ``table``, which has a row for each process.
 
-    ``ranks`` has a row for each process, in rank order. ``complete`` is True if all reports are complete. ``modules`` is None
-    unless ``gather`` got a report of the same work in one process; then ``modules`` compares each module's FLOPs with this
-    report. The optimizer is the entry "(optimizer)". The paths in ``modules`` omit wrappers such as DistributedDataParallel. ``memory`` has the bytes at each process's
-    peak by category. ``provenance`` is from rank 0's report.
+    ``ranks`` has a row for each process, in rank order. ``complete`` is True if all reports are complete. ``modules`` is None unless a
+    report of the same work in one process was passed to ``gather``. With such a report, ``modules`` compares each module's FLOPs with that
+    report. The optimizer is the entry "(optimizer)". The paths in ``modules`` omit wrappers such as DistributedDataParallel. ``memory`` has
+    the bytes at each process's peak by category. ``provenance`` is from rank 0's report.
     """
 
     model: str
@@ -103,7 +103,8 @@ class GatheredReport(Tabular):
 
     @cached_property
     def imbalance(self) -> Mapping[str, float]:
-        """For each known quantity, the largest value divided by the mean over the processes; 1 if all processes have the same value."""
+        """For each known quantity, the largest value of a process divided by the mean over all processes. The result is 1 if all processes
+        have the same value."""
         columns = zip(RankRow._fields, zip(*self.ranks, strict=True), strict=True)
         measured = {name: column for name, column in columns if None not in column and any(column)}
         return {name: max(column) / statistics.fmean(column) for name, column in measured.items()}
@@ -127,8 +128,8 @@ class GatheredReport(Tabular):
         return Table("ranks", columns, rows, provenance=self.provenance)
 
     def to_html(self, path: Path | None = None, *, title: str = "") -> str | None:
-        """Return one HTML page with a bar for each process, or write the page to ``path``. The page needs no server, loads no
-        other files and runs no script. ``title`` is the page's heading; the default heading has the model's class."""
+        """Return one HTML page with a bar for each process. With ``path``, write the page to this file instead. The page needs no server,
+        loads no other files and runs no script. ``title`` is the page's heading; the default heading has the model's class."""
         from ..render.ranks_page import RankFigures, ranks_page
 
         ranks = [
@@ -160,7 +161,7 @@ class GatheredReport(Tabular):
 
     @cached_property
     def _unmatched(self) -> str:
-        """The reason why the repeated work is unknown: no module is in both reports. "" if at least one module is in both reports."""
+        """The reason why the repeated work is unknown. The repeated work is unknown if no module is in both reports; otherwise the result is ""."""
         rows = self.modules or {}
         rows = {path: row for path, row in rows.items() if path not in ("", OPTIMIZER)} or rows
         if not rows or any(row.needed and row.flops for row in rows.values()):

@@ -53,7 +53,8 @@ def costed_nodes(counted_run: CountedRun, by: str) -> list[GraphNode]:
 
 
 def _is_query(node: Node, queries: set[str]) -> bool:
-    """Return whether a node only reads a tensor's metadata, such as the size, or computes with metadata that other nodes read."""
+    """Return whether a node only works with metadata of tensors, such as the size: it reads the metadata, or computes with metadata that
+    other nodes have read."""
     if node.calls or node.opcode in KINDS:
         return False
     return node.opcode == "call_method" or node.function == "getattr" or queries.issuperset(node.inputs)

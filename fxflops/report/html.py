@@ -1,4 +1,4 @@
-"""Make the data for a report's HTML page (:mod:`fxflops.render.page`), and the HTML block that notebooks show."""
+"""Make the data for the HTML page of a report (:mod:`fxflops.render.page`). Also make the HTML block that notebooks show."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _shapes(counted: Counted) -> str:
 def _tiles(
     counted_run: CountedRun, modules: Mapping[str, Mapping[str, ModuleRow]], tree: TreeRow
 ) -> tuple[list[Metric], list[Tile]]:
-    """Return the tiles of the treemap, and the metrics that can determine the tiles' sizes: those that are not 0 for all tiles."""
+    """Return the tiles of the treemap, and the metrics by which the tiles can be sized. A metric that is 0 for all tiles is left out."""
     first = next(iter(modules.values()))
     own: dict[str, dict[str, float]] = {path: {PARAMS.name: row.own_params or 0} for path, row in first.items()}
     for phase, rows in modules.items():
@@ -165,10 +165,11 @@ def _values(sums: Sums, phase: str) -> dict[str, float]:
 
 
 def _memory_by_module(run: Run, own: Mapping[str, dict[str, float]]) -> dict[str, dict[str, float]]:
-    """Add to each module in ``own`` the bytes that the module allocated and that are alive at the peak, and its parameters' bytes.
+    """Add two numbers of bytes to each module in ``own``: the bytes that the module allocated and that are alive at the peak, and its
+    parameters' bytes.
 
-    Return the bytes that no module allocated, by category. If parameters have several dtypes or are partly unallocated, a
-    module's number of parameters does not determine their bytes. Then all parameters are part of the returned bytes.
+    Return the bytes that no module allocated, by category. A module's number of parameters does not determine their bytes if parameters
+    have several dtypes or are partly unallocated. Then all parameters are part of the returned bytes.
     """
     params, at_peak = run.params or NO_PARAMS, run.memory.by_category
     # True if all parameters have the same number of bytes per element and are alive at the peak.
@@ -186,7 +187,8 @@ def _memory_by_module(run: Run, own: Mapping[str, dict[str, float]]) -> dict[str
 
 
 def _ops_by_cost(counted: Iterable[Counted]) -> dict[str, list[str]]:
-    """Return the operators called directly in each module, sorted: forward operators first, then by FLOPs, then by time."""
+    """Return the operators that each module calls directly. Forward operators come first; within a phase, operators are sorted by FLOPs and
+    then by time."""
     costs: dict[str, dict[str, tuple[bool, int, float]]] = {}
     for each in counted:
         if each.flops or each.call.seconds or each.cost is None:

@@ -1,9 +1,9 @@
 """Write a run's memory as a snapshot of torch's CUDA allocator, for torch.cuda._memory_viz and pytorch.org/memory_viz.
 
-The format is that of :func:`torch.cuda.memory._snapshot`. Addresses and segments are simulated for CUDA's caching allocator with
-default settings on an empty device (:class:`~fxflops.prediction.CachingAllocator`). As in a recorded snapshot, events have the
-requested bytes, and blocks have the allocated bytes. The extra key "provenance" says where the numbers are from; viewers ignore
-unknown keys.
+The format is that of :func:`torch.cuda.memory._snapshot`. Addresses and segments are simulated. The simulated allocator is CUDA's caching
+allocator with default settings, on an empty device (:class:`~fxflops.prediction.CachingAllocator`). Events have the bytes that the run
+requested, and blocks have the bytes that the allocator took for them, as in a recorded snapshot. The extra key "provenance" says where the
+numbers are from; viewers ignore unknown keys.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ UNKNOWN: Event = {"action": "snapshot", "addr": 0, "size": 0, "stream": 0, "fram
 
 
 def memory_snapshot(counted_run: CountedRun) -> dict[str, Any]:
-    """Return a snapshot with every allocation of the run, in order, and the storages alive at the end of the run.
+    """Return a snapshot with every allocation of the run, in order. The snapshot also has the storages that are alive at the end of the run.
 
-    The frames of an allocation are the operation that allocated the tensor, and the modules around this operation. For a tensor
-    that was alive before the run, a frame has the tensor's name. Raises InputError if the report does not store single allocations.
+    The frames of an allocation name the operation that allocated the tensor, and the modules that contain this operation. For a tensor that
+    was alive before the run, a frame has the tensor's name. Raises InputError if the report does not store single allocations.
     """
     history = counted_run.run.memory.history
     if not isinstance(history, History):
@@ -60,7 +60,7 @@ def memory_snapshot(counted_run: CountedRun) -> dict[str, Any]:
 
 
 class _Allocator(CachingAllocator):
-    """An allocator that records the segments taken from the driver, and the allocation for which a segment was taken."""
+    """An allocator that records each segment that it takes from the driver, and the allocation for which it took the segment."""
 
     def __init__(self) -> None:
         super().__init__()

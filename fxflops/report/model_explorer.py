@@ -34,7 +34,8 @@ def graph(counted_run: CountedRun) -> dict[str, Any]:
 
 
 def node_data(counted_run: CountedRun, by: str) -> dict[str, Any]:
-    """Return each node's cost in the quantity ``by``, and the colours from the lowest to the highest cost. Raises InputError if the cost was not measured."""
+    """Return the cost of each node in the quantity ``by``. Also return the colours, from the lowest to the highest cost. Raises InputError
+    if the cost was not measured."""
     values = {node.name: node.costs[by] for node in costed_nodes(counted_run, by) if by in node.costs}
     results = {name: {"value": value} for name, value in values.items()}
     data = {"name": COSTS[by][0], "results": results, "gradient": list(GRADIENT)}
@@ -60,5 +61,5 @@ def _node(node: GraphNode, cls: str) -> dict[str, Any]:
 
 
 def _layer(path: str) -> str:
-    """Return the path of a module as a namespace of Model Explorer, with ``/`` between names."""
+    """Return the path of a module in the form of a Model Explorer namespace, with ``/`` between names."""
     return plain(path).replace("/", "∕").replace(".", "/")

@@ -1,4 +1,4 @@
-"""The result of ``fxflops.summary``: a tree of the model's modules with shapes, and below the tree the report's summary."""
+"""The result of ``fxflops.summary``. The result is a tree of the model's modules with shapes, followed by the report's summary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compute the cost per token: the sums over a language model's run, divided by the number of input tokens."""
+"""Compute the cost per token. The cost per token is the sum over a language model's run, divided by the number of input tokens."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class PerToken(NamedTuple):
 def per_token(counted_run: CountedRun, tokens: int | None) -> PerToken:
     """Return the sums of a run divided by ``tokens``. The default is the number of tokens passed to the model's calls.
 
-    Raises InputError if ``tokens`` is not an int above 0, or if no integers were passed to the model.
+    Raises InputError if ``tokens`` is not an int above 0. The function also raises InputError if ``tokens`` is not passed and the model got
+    no integers.
     """
     run = counted_run.run
     if tokens is None:
@@ -57,8 +58,8 @@ def per_token(counted_run: CountedRun, tokens: int | None) -> PerToken:
 def active_params(counted_run: CountedRun, tokens: int | None = None) -> float | None:
     """Return the number of parameters that a mixture of experts uses per token.
 
-    The result is the number of parameters outside the experts, plus the experts' MACs per token. None for a model without experts, or if
-    the number of tokens in the run is unknown.
+    The number of active parameters is the number of parameters outside the experts, plus the experts' MACs per token. Return None for a
+    model without experts, or if the number of tokens in the run is unknown.
     """
     experts = {
         module.path: module.params
@@ -77,7 +78,7 @@ def active_params(counted_run: CountedRun, tokens: int | None = None) -> float |
 
 
 def _tokens(scope: Scope) -> int:
-    """Return the number of elements in the first integer tensor passed to the model; 0 if no integer tensor was passed."""
+    """Return the number of elements in the first integer tensor that was passed to the model. Return 0 if there was no integer tensor."""
     named = [scope.kwargs[name] for name in TOKENS if scope.kwargs.get(name) is not None]
     specs: list[Spec] = [*named, *scope.inputs()]
     for spec in specs:

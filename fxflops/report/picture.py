@@ -30,7 +30,7 @@ class Picture:
     svg: str
 
     def save(self, path: Path) -> None:
-        """Write the picture to a file: as PDF for the suffix ``.pdf``, as PNG for ``.png``, and as SVG for all other suffixes."""
+        """Write the picture to a file. The format is PDF for the suffix ``.pdf``, PNG for ``.png``, and SVG for all other suffixes."""
         converted = {".png": as_png, ".pdf": as_pdf}.get(os.fspath(path)[-4:].lower())
         if converted is not None:
             written_bytes(converted(self.svg), path)

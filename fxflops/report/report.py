@@ -85,8 +85,8 @@ class Report(View):
     Counts are ints, times are in seconds, and memory is in bytes. A value that was not measured is None. Two reports are equal
     if all their data except the date are equal. A report loaded from a file equals the report that was saved.
 
-    A report stores a :class:`~fxflops.counting.counted_run.CountedRun`. To recount the run, it also stores the convention, the
-    formulas and a weak reference to the model.
+    A report stores a :class:`~fxflops.counting.counted_run.CountedRun`. To be able to recount the run, a report also stores the convention,
+    the formulas and a weak reference to the model.
     """
 
     def __init__(
@@ -101,8 +101,8 @@ class Report(View):
     ) -> None:
         """Count the calls of ``run``. If the run was read from a file, ``counted`` already has the counts.
 
-        ``registry`` and ``model`` may be None for a run read from a file. ``users`` maps the index of a call to the call's count
-        by a formula of the user. A file stores these counts, because a file cannot store formulas.
+        ``registry`` and ``model`` may be None for a run read from a file. ``users`` maps the index of a call to a count of this call that a
+        formula of the user gave. A file stores these counts, because a file cannot store formulas.
         """
         self._run = run
         self._convention = convention
@@ -131,7 +131,7 @@ class Report(View):
 
     @property
     def total_flops(self) -> int:
-        """FLOPs of the forward pass under the report's convention; a lower bound if the report is not complete."""
+        """FLOPs of the forward pass under the report's convention. If the report is not complete, this is a lower bound."""
         return self._counted_run.forward.flops
 
     @property
@@ -147,7 +147,7 @@ class Report(View):
 
     @property
     def total_backward_flops(self) -> int | None:
-        """FLOPs of the backward pass. None if no backward pass ran, or if the convention has no rules for the backward."""
+        """FLOPs of the backward pass. None if no backward pass ran, or if the convention does not say how to count the backward."""
         return totals.backward_flops(self._counted_run)
 
     @property
@@ -177,7 +177,7 @@ class Report(View):
 
     @property
     def total_activations(self) -> int:
-        """Number of elements in the outputs of matrix products, convolutions and attention. fvcore defines activations like this."""
+        """Number of elements in the outputs of matrix products, convolutions and attention, which is fvcore's definition of activations."""
         return self._counted_run.forward.activations
 
     @property
@@ -216,7 +216,7 @@ class Report(View):
     def device_time(self) -> float | None:
         """Seconds for which the accelerator was busy in a profiled block. None if this time is unknown, or if no block was profiled.
 
-        Time in which the device waited for the host is excluded, so the overhead of observing the block does not change the value.
+        The time in which the device waited for the host is not included. So the overhead of observing the block does not change the value.
         """
         return self._run.block.device_seconds
 
@@ -232,7 +232,7 @@ class Report(View):
 
     @property
     def unsteady(self) -> str:
-        """The reason why the times are unreliable, as text. "" if the times are steady, or if nothing was timed."""
+        """A text that says why the times are unreliable. The text is "" if the times are steady, or if nothing was timed."""
         return unsteady(self._run, self.total_time)
 
     @property
@@ -242,7 +242,7 @@ class Report(View):
 
     @property
     def memory(self) -> Memory:
-        """The bytes at peak memory by category, the place in the run where the peak occurs, and the source of the numbers."""
+        """The memory at the peak: the bytes by category, the place in the run where the peak occurs, and the source of these numbers."""
         return self._run.memory.by_category
 
     @property
@@ -300,7 +300,7 @@ class Report(View):
 
     @property
     def trace_reason(self) -> str:
-        """Why the model was not traced symbolically, or why it was not counted on the meta device; "" if neither happened."""
+        """The reason why the model was not traced symbolically, or not counted on the meta device. "" if there is no such reason."""
         return self._run.recorded_why
 
     @property
@@ -310,7 +310,7 @@ class Report(View):
 
     @property
     def provenance(self) -> str:
-        """One line on where the numbers are from: the name under which the model was requested, versions, date and machine."""
+        """One line about the origin of the numbers: the name under which the model was requested, the versions, the date and the machine."""
         return self._counted_run.provenance
 
     @property
@@ -344,8 +344,7 @@ class Report(View):
         return self._counted_run.remarks
 
     def recipe(self) -> str:
-        """Return code that counts each missing op as one operation per output element, which is a guess. Return "" if no
-        formula is missing."""
+        """Return code that registers a guess for each missing op: one operation per output element. Return "" if no formula is missing."""
         return recipe(self.counted)
 
     def checked(self, strict: bool) -> Report:
@@ -368,7 +367,8 @@ class Report(View):
     def by_operator(self, phase: str = "forward") -> Rows[OperatorRow]:
         """Return a row of sums for each operator, by the operator's name. The operator with the most FLOPs is first.
 
-        The row ``(no op)`` has the time of graph nodes that compute nothing, e.g. an input, an index into a tuple, or a shape.
+        The row ``(no op)`` has the time of graph nodes that compute nothing. A node that computes nothing is e.g. an input, an index into a
+        tuple, or a shape.
         """
         return operator_table(self._counted_run, phase)
 
@@ -377,29 +377,28 @@ class Report(View):
         return dtype_table(self._counted_run, phase)
 
     def by_module_and_operator(self, phase: str = "forward") -> Rows[Rows[OperatorRow]]:
-        """Return, for each module path, a row of sums for each operator in the module's subtree."""
+        """For each module path, return a row of sums for each operator that is called in the module or in the modules below it."""
         return module_and_operator_table(self._counted_run, phase)
 
     def by_step(self) -> Rows[OperatorRow]:
         """Return a row of sums for each model call under :func:`fxflops.profile`, in run order. Work outside the steps is last.
 
-        The steps of ``generate()`` are "prefill", "decode 1", "decode 2" ...; other steps are "step 1", "step 2" ... If several
-        models ran, the name of a step includes the model's name. In a loop that calls ``p.step()``, the steps are the loop's
-        iterations. The backward pass and the optimizer have their own rows: "step 1 backward", "step 1 optimizer". A report of
-        one call has one step.
+        The steps of ``generate()`` are "prefill", "decode 1", "decode 2" ... All other steps are "step 1", "step 2" ... If several models
+        ran, the name of a step includes the model's name. In a loop that calls ``p.step()``, the steps are the loop's iterations. The
+        backward pass and the optimizer have their own rows: "step 1 backward", "step 1 optimizer". A report of one call has one step.
         """
         return step_table(self._counted_run)
 
     def step_times(self) -> Rows[StepTime]:
         """Return the time of each step of a profiled block, and where this time went. The steps' times add up to ``block_time``.
 
-        A step lasts from the start of a model call (or iteration) to the start of the next call (or iteration). The column
-        "between" is the time outside the model, the backward pass and the optimizer, e.g. to compute a loss or to choose a token.
+        A step begins when a model call (or a loop iteration) starts, and ends when the next call (or iteration) starts. The column
+        "between" is the time spent outside the model, the backward pass and the optimizer, e.g. on a loss or on the choice of a token.
         """
         return step_time_table(self._counted_run)
 
     def by_line(self) -> Table:
-        """Return the time of a profiled block by file and line of the user's own code, slowest line first.
+        """Return how much of a profiled block's time each line of the user's own code took, by file and line. The slowest line comes first.
 
         A line's time includes the library code that it calls. Raises InputError unless ``profile(..., lines=True)`` sampled it.
         """
@@ -421,10 +420,11 @@ class Report(View):
 
     @property
     def collectives(self) -> Table:
-        """The collectives of this process by module and phase: operation, group, bytes sent and received, seconds.
+        """The collectives of this process, by module and phase. Each row has the operation, the group, the bytes sent and received, and the seconds.
 
-        A process group is named after its mesh dimension. The bytes are the minimum that the operation has to transfer, e.g. with a
-        ring algorithm (see ``docs/distributed.md``). The seconds end when the call returns; an asynchronous transfer may end later.
+        A process group is named after its mesh dimension. The bytes are the fewest that any algorithm must transfer for the operation (see
+        ``docs/distributed.md``). For example, a ring algorithm transfers this number. The seconds end when the call returns; an
+        asynchronous transfer may end later.
         """
         return collective_table(self._counted_run)
 
@@ -448,14 +448,13 @@ class Report(View):
         attention: str | None = None,
         formulas: Mapping[Any, FormulaFunction] | None = None,
     ) -> Report:
-        """Return a report of this run, counted under another convention, with another ``attention`` or with other ``formulas``.
+        """Return a report of this run that is counted under another convention, with another ``attention`` or with other ``formulas``.
 
         The model does not run again. ``attention="exact"`` counts the query-key pairs that a mask allows. These pairs are known
         for causal attention, and for masks whose values could be read. Attention with any other mask is listed in ``missing``.
-        A report read from a file keeps the counts by the user's formulas, unless ``formulas`` has formulas for the same ops.
+        A report read from a file keeps the counts that the user's formulas gave. To replace these counts, pass ``formulas`` for the same ops.
 
-        Raises InputError without a ``convention`` if the report was read from a file and counted under a convention that the
-        user defined.
+        Raises InputError if the report was read from a file and counted under a convention that the user defined, unless a ``convention`` is passed.
         """
         if convention is None and self._convention.summary == NAME_ONLY:
             raise InputError(
@@ -479,8 +478,8 @@ class Report(View):
     def explain(self, a: str | Convention, b: str | Convention | None = None, phase: str = FORWARD) -> Explanation:
         """Explain why conventions ``a`` and ``b`` give different totals. Each row is an op that the conventions count differently.
 
-        Without ``b``, the report's own convention is compared with ``a``. If one convention counts multiply-accumulates and the
-        other convention is fxflops, the numbers of fxflops are MACs. ``phase`` is as for :meth:`by_module`.
+        Without ``b``, the report's own convention is compared with ``a``. If one convention counts multiply-accumulates and the other is
+        "fxflops", the result shows fxflops's MACs instead of its FLOPs. ``phase`` is as for :meth:`by_module`.
 
         >>> print(report.explain("fvcore", "deepspeed"))  # doctest: +SKIP
         """
@@ -501,9 +500,9 @@ class Report(View):
         """Return the minimum time that a device needs for each call, next to the measured time.
 
         ``device`` is a name, a Device, or "auto" for the device of the run. ``phase`` is as for :meth:`by_module`.
-        Attention is counted for the query-key pairs that the mask allows, even if the report counts all pairs. Some masks have
-        unknown values, e.g. in a ``count``, a mask that is computed from weights or is on the meta device. For such a mask, the
-        bound assumes no pairs and includes only the time to move bytes, and the result says so.
+        Attention is counted only for the query-key pairs that the mask allows, even if the report itself counts all pairs. The values of
+        some masks are unknown. In a ``count``, this happens if the mask is computed from weights or is on the meta device. For such a mask,
+        the bound assumes that no pairs are computed. The bound for such a mask includes only the time to move bytes, and the result says so.
         """
         least, exact = (self._counted_as_computed(attention) for attention in ("least", "exact"))
         unread = sum(
@@ -530,9 +529,9 @@ class Report(View):
         ``device`` is a name or a Device. ``launch="graph"`` predicts only device time, as in a CUDA graph. With ``launch="eager"``,
         each kernel also waits until the host has launched it. ``calibration`` has measured kernel speeds, e.g. from
         :func:`fxflops.calibrate`. The default is fxflops's own calibration of the card, or of the most similar cards. If no
-        calibration covers a call, the call's predicted time is its roofline bound. The prediction states the share of the time
-        that such calls take, and the expected error. Use ``count(..., device="cuda")`` to make the report. Otherwise the
-        prediction assumes the kernels of the report's own device, and says so.
+        calibration covers a call, the call's predicted time is its roofline bound. The prediction states the expected error. The prediction
+        also states which share of the time is predicted for calls without a calibration. Use ``count(..., device="cuda")`` to make the
+        report. Otherwise the prediction assumes the kernels of the report's own device, and the result says so.
 
         >>> print(report.predict("H100 SXM"))  # doctest: +SKIP
         """
@@ -554,13 +553,15 @@ class Report(View):
         )
 
     def reserved(self, device: str | Device, *, gpus: int = 1, allocator: CachingAllocator | None = None) -> Reserved:
-        """Predict the memory in bytes that CUDA's caching allocator reserves for the run on a device, and whether it fits.
+        """Predict the memory in bytes that CUDA's caching allocator reserves for the run on a device. :meth:`reserved` also predicts
+        whether this memory fits.
 
         ``device`` is a name or a Device. ``gpus`` is the number of GPUs in the job, which determines the size of NCCL's buffers. To
         change torch's default settings, pass an empty :class:`~fxflops.prediction.CachingAllocator` as ``allocator``.
 
-        Make the report with :func:`count` and ``device="cuda"``, on any machine. For a report of another device, the prediction uses
-        the tensors of that device, and says so. Two steps of the run are simulated. Raises InputError for a report that was read from a file.
+        Make the report with :func:`count` and ``device="cuda"``, on any machine. For a report of another device type than CUDA, the
+        prediction uses the tensors of that device, and the result says so. Two steps of the run are simulated. Raises InputError for a
+        report that was read from a file.
 
         >>> print(report.reserved("H100"))  # doctest: +SKIP
         """
@@ -578,7 +579,7 @@ class Report(View):
     def _counted_as_computed(self, attention: str) -> Sequence[Counted]:
         """Return the calls with the FLOPs that a device computes, independent of the report's convention.
 
-        ``attention`` is "dense", "exact" or "least". "least" is like "exact", but assumes no pairs if the mask's values are unknown.
+        ``attention`` is "dense", "exact" or "least". "least" is like "exact", but counts no query-key pairs if the mask's values are unknown.
         """
         if attention not in self._computed:
             recounted = self._with_torch()._recounted(find_convention(BASE_CONVENTION), attention)
@@ -590,11 +591,11 @@ class Report(View):
         return {}
 
     def mfu(self, device: str | Device = "auto") -> float | None:
-        """Return the model FLOPs utilization (MFU): 2 x MACs of forward and backward, divided by time and by the device's peak FLOP/s.
+        """Return the model FLOPs utilization (MFU). MFU is 2 x MACs of forward and backward, divided by the time and by the device's peak FLOP/s.
 
-        The time is that of forward and backward, or under ``profile``, of the whole block. Returns None, with a warning that says
-        why, if the run was not timed on this device, or if the run was faster than a measured peak. For a listed or user-defined
-        device, the result may be above 1; then a warning says that the peak is too low.
+        The time is that of forward and backward, or under ``profile``, of the whole block. Returns None and warns if the run was not timed
+        on this device, or if it was faster than a measured peak. The warning says why. For a device from the table or a device that you
+        defined, the result may be above 1. If the MFU is above 1, a warning says that the device's peak is too low.
         """
         return self._mfu(device, asked=True)
 
@@ -622,15 +623,16 @@ class Report(View):
 
         ``tokens`` is a number, or text such as "15T" or "300B". ``device`` is the card's name, such as "H100", or a Device. ``mfu`` is
         the share of the device's peak FLOP/s that the job reaches. The peak is for the dtype of the step's largest matrix product.
-        ``tokens_per_step`` is the number of tokens in the counted step, with the same default as in :meth:`per_token`. Raises InputError if no backward pass was counted.
+        ``tokens_per_step`` is the number of tokens in the counted step. The default is the same as for ``tokens`` in :meth:`per_token`.
+        Raises InputError if no backward pass was counted.
         """
         return training_run(self._counted_run, tokens, device, mfu, tokens_per_step)
 
     def per_token(self, tokens: int | None = None) -> PerToken:
         """Return the cost per token: FLOPs, MACs and seconds of the run, divided by the number of ``tokens``.
 
-        By default, the number of integers passed to the model is used. For ``generate()`` under :func:`fxflops.profile`, this is
-        the prompt's length plus the number of tokens fed back to the model. Raises InputError if no integers were passed.
+        By default, the number of integers passed to the model is used. For ``generate()`` under :func:`fxflops.profile`, the default is the
+        length of the prompt plus the number of generated tokens that the model gets as input. Raises InputError if no integers were passed.
         """
         return per_token(self._counted_run, tokens)
 
@@ -648,9 +650,9 @@ class Report(View):
     def gather(self, *, whole: Report | None = None, timeout: float = 60.0) -> GatheredReport:
         """Return one report over all torch.distributed processes. Every process must call ``gather`` on its own report.
 
-        ``whole`` is a report of the same work in a single process, such as ``fxflops.count`` of the model on the whole batch. If
-        the processes compute more FLOPs than ``whole``, several processes repeat the same work; the result shows these FLOPs by
-        module. Without torch.distributed, the result covers one process.
+        ``whole`` is a report of the same work in a single process. For example, use ``fxflops.count`` of the model on the whole batch. If
+        the processes together compute more FLOPs than ``whole``, some work is repeated in several processes. The result shows the repeated
+        FLOPs by module. Without torch.distributed, the result covers one process.
 
         Raises DistributedError in every calling process if another process does not call ``gather`` within ``timeout`` seconds.
         Raises InputError in all processes if the reports come from different functions, e.g. ``count`` and ``profile``.
@@ -776,7 +778,7 @@ class Report(View):
     def load(cls, path: Path, model: Callable[..., Any] | None = None) -> Report:
         """Return the report in a JSON file that :meth:`save` wrote. The result equals the saved report and has the same views.
 
-        Pass ``model`` only to recount with formulas that need the modules themselves: the file has only the modules' plain
+        Pass ``model`` only to recount with formulas that need the modules themselves, because the file has only the modules' plain
         attributes. Loading imports no module that the file names. A class or function that is not imported yet is loaded as a name.
 
         Raises InputError if the file is not a report, or if this version does not support the file's schema. Raises OSError
@@ -810,7 +812,8 @@ class Report(View):
         return report
 
     def _with_torch(self) -> Report:
-        """Return this report. If it was read without torch and so has only names of functions, import torch and read the report again."""
+        """Return this report. If this report was read without torch, its functions are only names. If the functions are only names, import
+        torch and read the report again."""
         if self._data is None:
             return self
         import torch  # noqa: F401
@@ -820,7 +823,7 @@ class Report(View):
     def _users_counts(self) -> dict[int, Counted]:
         """Return the counts by the user's formulas, by call index.
 
-        These counts are made under the base convention and are valid under every convention, so a file can store them.
+        The counts by the user's formulas are made under the base convention. A file can store them, because they are valid under every convention.
         """
         from ..counting.counts import users_counts
 
@@ -847,8 +850,8 @@ class Report(View):
     def to_csv(self, path: Path | None = None) -> str | None:
         """Return the operations' raw values as CSV, or write the CSV to ``path``. The header has the columns' keys.
 
-        The last column is the provenance. In a timed report, the columns before the provenance have the model's latency and, if the
-        times are unreliable, the reason.
+        The last column is the provenance. In a timed report, two columns precede the provenance: the model's latency and, if the times are
+        unreliable, the reason.
 
         A spreadsheet reads text as a formula if the text starts with ``= + - @``, a tab or a line break. Such text gets a leading
         apostrophe.
@@ -856,7 +859,7 @@ class Report(View):
         return self.table.to_csv(path)
 
     def to_markdown(self, path: Path | None = None, *, columns: Sequence[str] | str | None = None) -> str | None:
-        """Return a GitHub Markdown table of the most expensive parts, or write the table to ``path``.
+        """Return a GitHub Markdown table of the most expensive parts. With ``path``, write the table to this file instead.
 
         All values in a column have the same unit and at most two decimals. Notes follow the table, e.g. that the
         times are unsteady. ``columns`` are some of module, class, modules, params, macs, flops, flops%, seconds and time%, in this order.
@@ -871,8 +874,8 @@ class Report(View):
     def to_chrome_trace(self, path: Path | None = None) -> str | None:
         """Return a trace for Perfetto (ui.perfetto.dev) and chrome://tracing, or write the trace to ``path``.
 
-        The trace shows the memory and the modules, with the operations one after the other in run order. If nothing was timed,
-        1 us in the trace represents 1 MFLOP, and the trace says so.
+        The trace shows the memory, the modules, and the operations in run order, without overlap. If nothing was timed, 1 us in the trace
+        represents 1 MFLOP; the trace says so.
         """
         return written(as_json(chrome_trace(self._counted_run)), path)
 
@@ -880,7 +883,7 @@ class Report(View):
         """Return the run's allocations in the format of :func:`torch.cuda.memory._snapshot`, or pickle them to ``path``.
         The viewers pytorch.org/memory_viz and ``python -m torch.cuda._memory_viz`` read this format.
 
-        No GPU is needed: in a report from :func:`~fxflops.count`, the allocations are predicted. Raises InputError for a report read
+        No GPU is needed: in a report from :func:`~fxflops.count`, the allocations are predicted. Raises InputError if the report was read
         from a file, because files do not store single allocations.
         """
         from .memory_snapshot import memory_snapshot
@@ -894,8 +897,8 @@ class Report(View):
     def to_model_explorer(self, path: Path | None = None, *, by: str | None = None) -> str | None:
         """Return the graph as JSON for Google's Model Explorer, or write the JSON to ``path``. The graph's layers are the modules.
 
-        If ``by`` is "flops", "macs", "time" or "memory", return node data instead, which colour the nodes of the graph by this cost.
-        Raises InputError for a run without a graph, e.g. of :func:`~fxflops.count`.
+        If ``by`` is "flops", "macs", "time" or "memory", return node data instead of the graph. Model Explorer uses node data to colour the
+        nodes by this cost. Raises InputError for a run without a graph, e.g. of :func:`~fxflops.count`.
         """
         data = graph(self._counted_run) if by is None else node_data(self._counted_run, by)
         return written(as_json(data), path)
@@ -916,8 +919,8 @@ class Report(View):
         category. ``chart="roofline"`` shows the calls below the limits of a ``device``.
 
         ``by`` is the cost: "flops", "macs", "time" or, for the graph, "memory". In the graph, identical consecutive modules share
-        one box. ``depth`` is the graph's number of module levels; by default, as many levels as fit in a readable picture. Raises InputError if the run has no
-        graph (only :func:`~fxflops.analyze` makes one), or lacks the data for a chart.
+        one box. ``depth`` is the number of module levels in the graph. By default, the graph has as many levels as fit in a readable
+        picture. Raises InputError if the run has no graph or lacks the data for a chart. Only :func:`~fxflops.analyze` makes a graph.
         """
         return written(self._picture(chart, by, depth, device), path)
 
@@ -930,7 +933,8 @@ class Report(View):
         depth: int | None = None,
         device: str | Device = "auto",
     ) -> bytes | None:
-        """Return the picture of :meth:`to_svg` as PNG with 2 pixels per SVG pixel, or write the PNG to ``path``. Needs ``pip install resvg-py``."""
+        """Return the picture of :meth:`to_svg` as PNG, with 2 pixels per SVG pixel. With ``path``, write the PNG to this file instead.
+        Needs ``pip install resvg-py``."""
         return written_bytes(as_png(self._picture(chart, by, depth, device)), path)
 
     def to_pdf(

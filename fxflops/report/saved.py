@@ -1,4 +1,4 @@
-"""Write reports as JSON and read them: the file has the run and its counts, so reading gives an equal report.
+"""Write reports as JSON, and read them. A file has the run and its counts, so the report read from it equals the saved report.
 
 This is version 1 of the schema. Counts are ints, times are in seconds, and memory is in bytes. null means "not measured".
 
@@ -172,7 +172,7 @@ def _spelled(target: Any) -> Any:
 
 
 def _operation(operation: Operation) -> dict[str, Any]:
-    """Return the values of an operation (arguments, result and settings), without the op and the target."""
+    """Return the values of an operation: its arguments, its result and its settings. The op and the target are left out."""
     values = {
         "args": operation.args,
         "kwargs": dict(operation.kwargs),
@@ -195,7 +195,7 @@ def _counted(counted: Counted) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON data: a record as a dict by field name, a tuple as a list, and a range as a list of its two ends."""
+    """Return a value as JSON data. A record becomes a dict by field name, a tuple becomes a list, and a range becomes a list of its start and end."""
     if is_dataclass(value):
         return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if hasattr(value, "_asdict"):
@@ -215,9 +215,9 @@ def data_in(path: Path) -> Any:
 
 
 class Saved:
-    """The contents of a file: the run, the counts, the convention, and how attention is counted.
+    """The contents of a file: the run, the counts, the convention, and the way in which attention is counted.
 
-    Raises InputError for damaged data, for data that is not a report, and for other schema versions.
+    Raises InputError if the data is damaged, if it is not a report, or if its schema has another version.
     """
 
     def __init__(self, data: Any) -> None:
@@ -322,7 +322,7 @@ class Saved:
     def _cached(self, make: Callable[[Any], Any], data: Any) -> Any:
         """Return ``make(data)`` from a cache. Most data occurs many times in a file; equal data gives the same object.
 
-        The cache key is the marshalled data, not the data itself, because 1, 1.0 and True are equal in Python.
+        The key in the cache is the marshalled data instead of the data itself, because 1, 1.0 and True are equal in Python.
         """
         key = (
             make,

@@ -1,4 +1,4 @@
-"""Make the tables of a counted run: a table of operations in run order, and tables of sums, which are also mappings."""
+"""Make the tables of a counted run. One table has the operations in run order. The tables with sums are also mappings."""
 
 from __future__ import annotations
 
@@ -162,9 +162,9 @@ def _is_unknown(sums: Sums) -> bool:
 def operation_table(counted_run: CountedRun) -> Table:
     """Return a table with a row for each call in run order. A graph node that takes time but makes no call also has a row.
 
-    ``params`` is a leaf module's number of parameters, shown only at the module's first call. The memory columns are those of the
-    call's graph node, or for a backward call, those of the node's backward. The counts of a call without a formula are None. The
-    column ``counts`` describes what is counted, followed by a remark on the call, if any.
+    ``params`` is a leaf module's number of parameters, shown only at the module's first call. The memory columns are those of the graph
+    node that makes the call. For a backward call, they are those of the backward of its node. The counts of a call without a formula are
+    None. The column ``counts`` describes what is counted for the call. If there is a remark on the call, the remark follows.
     """
     run, counted, remarks = counted_run.run, counted_run.counted, counted_run.remarks
     node_at = {node.name: node for node in run.nodes}
@@ -230,7 +230,7 @@ def _memory(phase: str, node: Node | None) -> tuple[int | None, int | None, int 
 def kernel_table(counted_run: CountedRun) -> Table:
     """Return a table with a row for each kernel of each operator, slowest first.
 
-    A kernel's FLOPs are known only if its operator launched no other kernel, except copies and fills of memory. Otherwise the FLOPs are None.
+    A kernel's FLOPs are known only if its operator launched no other kernel. Copies and fills of memory do not matter. Otherwise the FLOPs are None.
     """
     sums: dict[tuple[str, str], tuple[int, float, int | None]] = {}
     for node in counted_run.run.nodes:

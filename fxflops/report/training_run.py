@@ -1,4 +1,4 @@
-"""Extrapolate a training run from one counted step: the GPU-hours by the step's FLOPs, and by the 6ND estimate."""
+"""Extrapolate a training run from one counted step. The GPU-hours are computed in two ways: from the step's FLOPs, and from the 6ND estimate."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class TrainingRun:
     """The GPU-hours needed to train on ``tokens`` tokens.
 
     ``flops_per_token`` is 2 x MACs of forward and backward, per token. ``peak`` is the device's peak in FLOP/s for ``dtype``.
-    ``six_nd_hours`` is the estimate with 6 x ``params`` FLOPs per token. For a mixture of experts, the estimate uses
-    ``active_params``, the number of parameters used per token, in place of ``params``.
+    ``six_nd_hours`` is the estimate with 6 x ``params`` FLOPs per token. For a mixture of experts, the estimate uses ``active_params``
+    instead of ``params``. ``active_params`` is the number of parameters used per token.
     """
 
     tokens: float

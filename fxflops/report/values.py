@@ -2,8 +2,8 @@
 
 A bool, int, finite float, string or None becomes the same JSON value. A tuple becomes a list. Any other value becomes an object
 with one key, which names the value's type: ``tensor``, ``dict``, ``slice``, ``complex``, ``float``, ``dtype``, ``device``, ``layout``,
-``memory_format``, ``class`` or ``ellipsis``. A tensor is written as ``[shape, dtype]``, followed by layout and facts unless both have
-the defaults. A dict is written as a list of pairs. Classes are written by name (:mod:`fxflops.names`).
+``memory_format``, ``class`` or ``ellipsis``. A tensor is written as ``[shape, dtype]``. If the layout or the facts are not the defaults,
+the layout and the facts follow. A dict is written as a list of pairs. Classes are written by name (:mod:`fxflops.names`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TORCH_KINDS = ("dtype", "layout", "memory_format")
 
 @dataclass(frozen=True)
 class Named:
-    """A stand-in for a torch dtype, layout, memory format or device in a process that has not imported torch.
+    """A replacement for a torch dtype, layout, memory format or device, for a process that has not imported torch.
 
     For a dtype, the properties are derived from the dtype's name.
     """

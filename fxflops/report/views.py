@@ -29,8 +29,8 @@ from .tables import PARTS, checked_modules, highest
 class Tree(Tabular):
     """A report's modules as a tree. ``print`` shows the tree, a notebook shows a table, and ``to_*`` methods export the table.
 
-    The table has a row of raw values for each line of the tree. If a row folds identical modules, ``count`` is the number of
-    these modules, and the other values are for one of them. Submodules are then listed with the path of the first module.
+    The table has a row of raw values for each line of the tree. If a row stands for several identical modules, ``count`` is the number of
+    these modules, and the other values are for one module. Submodules are then listed with the path of the first module.
     """
 
     root: TreeRow
@@ -77,7 +77,7 @@ class Tree(Tabular):
 
 
 def _shapes(calls: Iterable[Iterable[Spec]]) -> str:
-    """Return the tensors of a module's first call as text, followed by the number of other shapes in the module's other calls."""
+    """Return the tensors of a module's first call as text. Add the number of other shapes that appear in the module's other calls."""
     first, *others = dict.fromkeys(tuple((spec, spec.dtype) for spec in specs) for specs in calls) or [()]
     return " ".join(repr(spec) for spec, _ in first) + (f" and {len(others)} more" if others else "")
 
@@ -127,7 +127,8 @@ def tree_row(counted_run: CountedRun, phase: str, with_shapes: bool = True) -> T
 
 
 def _own_operators(counted_run: CountedRun, phase: str) -> dict[str, dict[str, int]]:
-    """Return, by module path, the operators that the module calls directly, with the numbers of calls; most FLOPs first."""
+    """For each module path, return the operators that the module calls directly, with their numbers of calls. The operator with the most
+    FLOPs comes first."""
     sums_by_place = sums_of(((item.path, item.op), item.sums) for item in counted_run.items(phase))
     operators: dict[str, dict[str, int]] = {}
     for (path, op), sums in sorted(sums_by_place.items(), key=lambda item: -item[1].flops):
@@ -158,8 +159,8 @@ def _with_outside(root: TreeRow, outside_calls: Sequence[Counted]) -> TreeRow:
 def _macs_at_zero(counted_run: CountedRun) -> float:
     """Return the share of the forward's MACs in calls that the convention counts as 0.
 
-    For example, a tool that hooks modules counts functions as 0. If the tool charges a whole module, the charge also covers the
-    calls inside the module.
+    For example, a tool that hooks modules counts functions as 0. If the tool charges a whole module, the calls inside the module do not
+    count as 0, because the charge covers them.
     """
     if counted_run.convention == BASE_CONVENTION or not counted_run.forward.macs:
         return 0.0

@@ -1,1 +1,1 @@
-"""Rooflines: the peak speeds of devices, and how close each call of a run comes to its device's peaks."""
+"""Rooflines. Rooflines show the peak speeds of devices, and how close each call of a run comes to its device's peaks."""

@@ -1,15 +1,15 @@
 """The ceilings of devices from datasheets: peak FLOP/s by dtype, memory bandwidth in bytes/s, and bytes of memory.
 
-Bounds of listed GPUs assume that data comes from memory. A call whose data is still in the L2
-cache may be faster: an H100 adds 8 MB of bf16 in 4.2 us from L2, but in at least 7.5 us from memory. L2 speeds are not used,
-because datasheets do not state them, and because weights that are read once per step are not in the L2 cache.
+Bounds of listed GPUs assume that data comes from memory. A call whose data is still in the L2 cache may be faster than its bound. For
+example, an H100 adds 8 MB of bf16 in 4.2 us from L2, but needs at least 7.5 us from memory. L2 speeds are not used, because datasheets do
+not state them. L2 speeds would also not help: weights that are read once per step are not in the L2 cache.
 
 Peaks are dense: half of a datasheet's numbers "with sparsity". "f32" is the peak without TF32, "tf32" the peak with TF32. "f16" and
-"bf16" accumulate in f32, as is PyTorch's default. "i8" is in operations/s. If a device has matrix units for a dtype, the peak is
-that of the matrix units, since no operation can be faster.
+"bf16" accumulate in f32, as is PyTorch's default. "i8" is in operations/s. If a device has matrix units for a dtype, the peak is the peak
+of the matrix units, because no operation can be faster than them.
 
-The memory is the size that a process can use (torch's ``total_memory``), if this size is public. A datasheet's size is up to 8%
-larger, since the driver and error correction take a part.
+The memory of a device is the size that a process can use (torch's ``total_memory``), if this size is public. The size in a datasheet is up
+to 8% larger, because the driver and error correction take a part of the memory.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Device:
     - ``known_as``: other names of the device.
     - ``measured``: True if peaks and bandwidth were measured on this machine.
     - ``reproducible``: False if repeated measurements disagreed because other work ran on the machine.
-    - ``memory``: the bytes that a process can use; None if unknown.
+    - ``memory``: the bytes that a process can use, or None if unknown.
     - ``memory_source``: where ``memory`` comes from.
     - ``workspace``: the bytes that torch keeps for cuBLAS (hipBLAS) in each thread that multiplies matrices. The default is the size
       on most cards; 0 if torch keeps no workspace.
@@ -81,7 +81,8 @@ class Device:
         return max(self.peaks.values()) if known is None else self.peaks[known]
 
     def bandwidth_of(self, nbytes: int) -> float:
-        """Return the most bytes/s for a call that moves ``nbytes``: the speed of the largest cache that they fill, or of memory."""
+        """Return the highest bytes/s for a call that moves ``nbytes``. The highest speed is the speed of the largest cache that these bytes
+        fill, or else of memory."""
         if not self.caches or nbytes > self.caches[-1][0]:
             return self.bandwidth
         filled = [speed for size, speed in self.caches if size <= nbytes]
@@ -93,7 +94,7 @@ class Device:
 
 
 def find_device(name: str | Device) -> Device:
-    """Return the device with this name from the table; raise InputError if it is not listed. A Device is returned unchanged.
+    """Return the device with this name from the table. Raise InputError if the table does not have the device. A Device is returned unchanged.
 
     Case does not matter. The maker and "RTX" may be omitted: "4090", "a100-sxm4-80gb", "NVIDIA H100 NVL".
     """
@@ -112,7 +113,7 @@ def find_device(name: str | Device) -> Device:
 
 
 def near_or_all(name: str) -> str:
-    """Return the end of an error about an unlisted name: similar names in the table, or all names if no name is similar."""
+    """Return the end of the error message for a device that is not in the table: the similar names or, if there are none, all names."""
     names = [each.name for each in DEVICES]
     return did_you_mean(name, names) or f"; the table has {', '.join(names)}"
 
@@ -168,7 +169,7 @@ def _without_memory(name: str) -> str | None:
 
 
 def _has_memory(device: Device, name: str) -> bool:
-    """Return whether a device has the memory size at the end of a name, up to the part that the driver takes."""
+    """Return whether a device has the memory size that a name ends with. The device may have less by the part that the driver takes."""
     said = MEMORY.search(name)
     return said is not None and device.memory is not None and 0.9 <= device.memory / (int(said[1]) * 2**30) <= 1.01
 
@@ -187,7 +188,7 @@ def _device(
     read: str = "",
     workspace: int = 8_519_680,
 ) -> Device:
-    """Make a row of the table: peaks in tera-operations per second ("f32 67 bf16 989.5"), bandwidth in GB/s, memory in MiB.
+    """Make a row of the table. Peaks are in tera-operations per second ("f32 67 bf16 989.5"), bandwidth is in GB/s, memory is in MiB.
     ``read`` names the source of the memory size; by default, the datasheet."""
     words = tera.split()
     peaks = {dtype: float(peak) * 1e12 for dtype, peak in zip(words[::2], words[1::2], strict=True)}

@@ -91,10 +91,11 @@ def device_for(wanted: str | Device, place: str, dtypes: Iterable[str] = ("f32",
     """Return the ``wanted`` device, and whether a run at ``place`` ran on it.
 
     ``place`` is the device of an Environment: ``"cuda:0 (NVIDIA H100 80GB HBM3)"``. "auto" means the device of the run. If this
-    device is not listed, its ceilings are measured for ``dtypes``. A user's Device is taken for the device of the run if its name
-    is the name that torch reports, e.g. by torch.cuda.get_device_name ("cpu" for the CPU).
+    device is not listed, its ceilings are measured for ``dtypes``. A Device that the user made is the device of the run if its name is the
+    name that torch reports, e.g. by torch.cuda.get_device_name ("cpu" for the CPU).
 
-    Raises InputError for a name that is not listed, and for "auto" if the device is neither listed nor in this machine.
+    Raises InputError for a name that is not listed. The function also raises InputError for "auto" if the device is neither listed nor in
+    this machine.
     """
     where, hardware = parts_of(place)
     if isinstance(wanted, Device):
@@ -127,12 +128,12 @@ def _at_hand(where: str, hardware: str, dtypes: Iterable[str]) -> Device:
 def measured(where: str, dtypes: Iterable[str] = ("f32",)) -> Device:
     """Measure the peaks and the bandwidth of this machine's device ``where``.
 
-    A peak is the FLOP/s of the fastest square GEMM; on a CPU, 3 x 3 convolutions are also tried. The bandwidth is the bytes/s of sums
-    and copies of vectors. f32 is always measured. On a GPU, TF32 gets a separate peak if torch's settings allow TF32 for any
-    operation; by default, they allow it for convolutions.
+    A peak is the FLOP/s of the fastest square GEMM. On a CPU, it may also be the FLOP/s of a 3 x 3 convolution. The bandwidth is the
+    bytes/s of sums and copies of vectors. f32 is always measured. On a GPU, TF32 gets a separate peak if torch's settings allow TF32 for
+    any operation. The default settings allow TF32 for convolutions.
 
-    Results are cached for the process, by number of threads; a peak that is not reproducible is measured again a minute later.
-    Measuring takes about 0.5 s per dtype (up to 2 s on a busy machine) and 0.5 s for the bandwidths.
+    Results are cached for the process, by number of threads. A peak that is not reproducible is measured again after one minute. Measuring
+    takes about 0.5 s per dtype (up to 2 s on a busy machine) and 0.5 s for the bandwidths.
     """
     threads, kind, accelerator = torch.get_num_threads(), _kind(where), accelerator_of(where)
     also = ["tf32"] if where.startswith("cuda") and any(tf32_allowed()) else []
@@ -170,14 +171,14 @@ def measured(where: str, dtypes: Iterable[str] = ("f32",)) -> Device:
 def _gemm(
     where: str, threads: int, dtype: str, seconds_cap: float, fastest: Callable[[str, Callable[[], object]], float]
 ) -> Peak:
-    """Measure the highest FLOP/s of n x n x n GEMMs, over all n for which a GEMM takes little time (bf16 is slow on many CPUs).
+    """Measure the highest FLOP/s of n x n x n GEMMs. Each n is tried for which a GEMM takes little time, since e.g. bf16 is slow on many CPUs.
 
-    On a CPU, also measure 3 x 3 convolutions with n channels: torch computes convolutions with another library, which is twice as
-    fast on some CPUs.
+    On a CPU, also measure 3 x 3 convolutions with n channels. torch computes convolutions with another library than GEMMs; on some CPUs
+    this library is twice as fast.
 
-    Measurements repeat until the peak is reproducible. Other work on the machine can only slow measurements down, up to 100 times if
-    threads wait for a thread that has no core. A peak that is not reproducible is measured again at the next call.
-    ``fastest`` is the clock: it returns the seconds of the fastest of several runs.
+    Measurements repeat until the peak is reproducible. Other work on the machine can only slow measurements down. If threads wait for a
+    thread that has no core, a measurement can take up to 100 times as long. A peak that is not reproducible is measured again at the next
+    call. ``fastest`` is the clock: it returns the seconds of the fastest of several runs.
     """
     best, is_reproducible = _PEAKS.get((where, threads, dtype), Peak(0.0, False))
     speeds: list[tuple[float, int]] = []
@@ -210,7 +211,7 @@ def distrust_peaks() -> None:
 
 @cache
 def _bandwidth(where: str, threads: int, footprint: int) -> float:
-    """Measure bytes/s (reads plus writes) of a sum and of a copy that move ``footprint`` bytes; return the faster."""
+    """Measure the bytes/s (reads plus writes) of a sum and of a copy. Each moves ``footprint`` bytes. Return the higher speed."""
     vectors = torch.ones(footprint // 4, dtype=torch.float32, device=where)
     a, b, c = vectors[: footprint // 12 * 3].chunk(3)
     x, y = vectors.chunk(2)
@@ -219,7 +220,7 @@ def _bandwidth(where: str, threads: int, footprint: int) -> float:
 
 @cache
 def _launch(where: str, threads: int) -> float:
-    """Measure the seconds of the smallest possible operation; on an accelerator, exclude waiting for the host."""
+    """Measure the seconds of the smallest possible operation. On an accelerator, exclude the time in which the device waits for the host."""
     x = torch.ones(1, dtype=torch.float32, device=where)
     run, accelerator = partial(torch.neg, x, out=x), accelerator_of(where)
     by_host, queue = _fastest(where, run, 500), FullQueue.of(accelerator)

@@ -1,4 +1,4 @@
-"""The result of a roofline, with its table: the least time that a device needs for each call, and the measured time."""
+"""The result of a roofline, with its table. For each call, it has the least time that a device needs, and the measured time."""
 
 from __future__ import annotations
 
@@ -116,7 +116,8 @@ class Row(NamedTuple):
 
     @property
     def efficiency(self) -> float | None:
-        """The lower bound of the time, divided by the measured time; 1 is as fast as the device allows. None if not timed."""
+        """The lower bound of the time, divided by the measured time. A value of 1 means that the call is as fast as the device allows. None
+        if not timed."""
         return self.bound_seconds / self.seconds if self.seconds else None
 
 
@@ -126,9 +127,9 @@ class Roofline(Tabular):
 
     - ``latency``: the model's own seconds in this phase.
     - ``mfu``: the time that 2 x MACs need at the peak, divided by ``latency``.
-    - ``missing``: the number of calls without a formula. Only their bytes are in the bounds.
-    - ``unread``: the number of attention calls whose mask has no values, as on meta. Such a mask might hide all pairs, so only
-      the bytes of these calls are in the bounds.
+    - ``missing``: the number of calls without a formula. The bounds include only the bytes of these calls.
+    - ``unread``: the number of attention calls whose mask has no values, as on meta. A mask without values might hide all pairs, so the
+      bounds include only the bytes of these calls.
 
     ``latency`` and ``mfu`` are None if the run was not timed on this device. The result is then only a lower bound of the time.
     """
@@ -153,11 +154,12 @@ class Roofline(Tabular):
 
     @property
     def bound_seconds(self) -> float:
-        """The least latency if calls run one after the other, i.e. the sum of the calls' lower bounds."""
+        """The least latency if calls run one after the other. The latency is then the sum of the lower bounds of the calls."""
         return self.total.bound_seconds
 
     def by_bound(self) -> Rows[Row]:
-        """Return the sums of the calls, grouped by the ceiling that sets their bound: "compute", "memory", "launch", "nothing"."""
+        """Return the sums of the calls for each limiting ceiling. The ceiling that sets a call's bound is "compute", "memory", "launch" or
+        "nothing"."""
         rows = _grouped(self.rows, lambda row: [row.binds])
         return _as_rows({kind: rows[kind] for kind in (*KINDS, NOTHING) if kind in rows}, "kinds", self.provenance)
 
@@ -169,7 +171,7 @@ class Roofline(Tabular):
         )
 
     def by_module(self) -> Rows[Row]:
-        """Return the sums of the calls within each module, by the module's path; "" is the whole model."""
+        """Return, for each module path, the sum of the calls within the module. The path "" is the whole model."""
         rows = _grouped(self.rows, lambda row: list(prefixes(row.path)), lambda path, _: ("all", path))
         return _as_rows(rows, "modules", self.provenance)
 
@@ -194,9 +196,9 @@ class Roofline(Tabular):
     ) -> str:
         """Return the rows as text. Rows that take no time are omitted.
 
-        ``by`` is "call", "operator", "module", or "kind", which sums the calls of an operator in modules whose paths differ only in
-        numbers. The slowest rows come first unless ``sort_by`` names a column. ``top``, ``columns``, ``units`` and ``tablefmt`` are
-        as for :func:`~fxflops.render.table.grid`.
+        ``by`` is "call", "operator", "module" or "kind". "kind" sums an operator's calls in modules whose paths differ only in numbers. The
+        slowest rows come first unless ``sort_by`` names a column. ``top``, ``columns``, ``units`` and ``tablefmt`` are as for
+        :func:`~fxflops.render.table.grid`.
         """
         from ..render.table import grid
 
@@ -208,7 +210,7 @@ class Roofline(Tabular):
         ))  # fmt: skip
 
     def _longest(self, by: str) -> tuple[list[Column], list[list[object]]]:
-        """Return the columns, and the cells of all rows that take time, the slowest row first."""
+        """Return the columns, and the cells of all rows that take time. The slowest row comes first."""
         if by not in SAME_IN_ALL:
             raise InputError(f"cannot sum by {by!r}; expected one of {', '.join(map(repr, SAME_IN_ALL))}")
         sums = {"kind": self._by_kind, "operator": self.by_operator, "module": self.by_module}

@@ -1,10 +1,10 @@
-"""The least bytes that a call must read from and write to memory, with each of its tensors read or written once.
+"""The fewest bytes that a call must move, if each of its tensors is read from or written to memory once.
 
 A call's intermediate results are assumed to stay in caches. A view moves no bytes. A lookup reads only the rows that it returns.
 Convolutions and pools read only the elements inside their windows.
 
-A spec has no strides and no identity. So an expanded argument, or one that is passed twice, is counted in full. Calls of
-``contiguous`` and ``to`` that keep shape and dtype are counted as 0 bytes, even if they copy.
+A spec has no strides and no identity. So an expanded argument, or one that is passed twice, is counted in full. Calls of ``contiguous`` and
+``to`` that keep shape and dtype are counted as 0 bytes, even if they copy the tensor.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ class Traffic(NamedTuple):
 
 
 def traffic_of(counted: Counted, each_row: bool = False) -> Traffic:
-    """Return the bytes that one call moves; 0 for a view, a query, and an op that may have returned its argument unchanged.
+    """Return the bytes that one call moves. Return 0 for a view, for a query of metadata, and for an op that may have returned its argument
+    unchanged.
 
-    A lookup reads one row per index, but at most the bytes of the whole table; with ``each_row`` there is no such limit.
+    A lookup reads one row per index, but at most the bytes of the whole table. With ``each_row``, the bytes may exceed the size of the table.
     """
     call, reason = counted.call, counted.rule if isinstance(counted.rule, str) else ""
     out, inputs = list(specs_in(call.out)) or _written_lists(call), inputs_of(call)
@@ -78,7 +79,7 @@ def inputs_of(call: Call) -> list[Spec]:
 
 
 def looked_up(call: Call) -> tuple[Spec, int] | None:
-    """Return the table of a lookup, and the bytes of the rows that it reads, one row per index; None if the call is not a lookup.
+    """For a lookup, return the table, and the bytes of the rows that the lookup reads, one row per index; None if the call is not a lookup.
 
     The table is the first input. For an embedding, the table is the first matrix of a non-integer dtype.
     """
@@ -104,10 +105,10 @@ def nbytes(spec: Spec) -> int:
 
 
 def compute_dtype(call: Call) -> str:
-    """Return the dtype that decides the speed of a call: the narrowest of its real and complex tensors, e.g. "f16".
+    """Return the dtype that decides how fast a call is. The deciding dtype is the narrowest dtype of the call's real and complex tensors, e.g. "f16".
 
-    Under autocast this is the output's dtype, since the arguments are still f32. Return "i8" for quantized tensors. If all tensors
-    have integer dtypes, return "i8" if one of them is an 8-bit dtype, else "".
+    Under autocast this is the output's dtype, since the arguments are still f32. Return "i8" for quantized tensors. If all tensors have
+    integer dtypes, return "i8" if any of them has an 8-bit dtype, else "".
     """
     one_of = {spec.dtype: spec for spec in (*call.inputs(), *specs_in(dict(call.settings)), *specs_in(call.out))}
     dtypes = [dtype for dtype, spec in one_of.items() if not spec.is_integral]

@@ -1,4 +1,4 @@
-"""Compare each call's measured time with the least time that a device needs for it; compute MFU and HFU.
+"""Compare the measured time of each call with the least time that a device needs for the call. Compute MFU and HFU.
 
 By the roofline model (Williams, Waterman, Patterson 2009, https://doi.org/10.1145/1498765.1498785), a call's least time is the
 largest of three times: its FLOPs at the dtype's peak, its bytes at the bandwidth, and the time to start a kernel.
@@ -29,9 +29,9 @@ def roofline(
 ) -> Roofline:
     """Compare the calls of a phase with the ceilings of a device.
 
-    ``counted`` are the calls with the model's work, for the MFU. ``least`` are the same calls with the least work that a device
-    must do, e.g. only the attention pairs that the mask keeps. ``place`` is the device in the run's Environment. ``timing`` is
-    the measured latency of the phase.
+    ``counted`` are the calls with the model's work, for the MFU. ``least`` are the same calls, with only the work that a device must do.
+    For example, attention covers only the pairs that the mask keeps. ``place`` is the device in the run's Environment. ``timing`` is the
+    measured latency of the phase.
 
     Raises InputError if the run did not have this phase.
     """
@@ -64,14 +64,14 @@ def mfu(
 ) -> float | None:
     """Return the model FLOPs utilization (https://arxiv.org/abs/2204.02311, appendix B).
 
-    The MFU is the time that 2 x MACs of forward and backward need at the peaks of their dtypes, divided by the measured time.
-    ``timings`` are the times of the forward and the backward. With ``block``, the measured time is instead the seconds of a profiled
-    block, which include data loading and the optimizer's step. ``executed`` adds the forward work that gradient
-    checkpointing recomputes; the result is then the hardware FLOPs utilization (HFU).
+    The MFU is a time divided by the measured time: the time that 2 x MACs of forward and backward need at the peaks of their dtypes.
+    ``timings`` are the times of the forward and the backward. With ``block``, the time of a profiled block is used as the measured time.
+    The time of a block includes data loading and the optimizer's step. With ``executed``, the forward work that gradient checkpointing
+    recomputes is added. The result is then the hardware FLOPs utilization (HFU).
 
-    Return None if a phase ran but was not timed, or if the run was on another device; with ``asked``, also warn. If the result is above
-    1 and the peak comes from a table or the user, return the result with a warning. If the result is above 1 and the peak was measured,
-    measure the peak again; if the result still exceeds 1, return None with a warning.
+    Return None if a phase ran but was not timed, or if the run was on another device. With ``asked``, also warn in these cases. If the
+    result is above 1 and the peak is from a table or from the user, warn and return the result. If the result is above 1 and the peak was
+    measured, measure the peak again. If the result is still above 1, warn and return None.
     """
     if block is not None:  # calls without a time were captured into a CUDA graph and did not run in the block
         counted = [each for each in counted if each.call.seconds is not None]
@@ -113,7 +113,7 @@ def _unknown(device: Device | None, place: str, is_timed: bool) -> str:
 
 
 def warn_if_busy(device: Device) -> None:
-    """Warn that utilizations may be too high if other work slowed the device while its peak was measured."""
+    """Warn if other work slowed the device while its peak was measured. Utilizations may then be too high."""
     if not device.reproducible:
         said = (
             f"the measured peak of {device.name} may be too low and utilizations too high, because the machine is busy"
@@ -126,7 +126,7 @@ def _utilization(counted: Iterable[Counted], device: Device, latency: float) -> 
 
 
 def seconds_at_peak(counted: Iterable[Counted], device: Device) -> float:
-    """Return the seconds that 2 x MACs need on a device, each call at its dtype's peak."""
+    """Return the seconds that a device needs for 2 x MACs, if each call runs at the peak for its dtype."""
     tf32 = tf32_allowed()
     return sum(2 * each.macs / device.peak(_dtype(each, device, tf32)) for each in counted if each.macs)
 
@@ -152,7 +152,8 @@ def _row(counted: Counted, device: Device, tf32: TF32) -> Row:
 
 
 def _work(counted: Counted) -> int:
-    """Return the operations that are divided by the peak: the FLOPs, or 2 x MACs if larger, as in quantized and integer contractions."""
+    """Return the number of operations to divide by the peak. The operations are the FLOPs or, if larger, 2 x MACs, as in quantized and
+    integer contractions."""
     return max(2 * counted.macs, counted.flops)
 
 

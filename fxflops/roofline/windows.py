@@ -1,7 +1,8 @@
 """The bytes of a call's arguments that the call does not read.
 
-If the stride is larger than the kernel, a convolution or pool skips elements: a 1 x 1 convolution with stride 2 reads a quarter of
-its input. Resampling to a smaller size may skip elements too. A grouped product with fewer rows than experts leaves experts unused.
+If the stride is larger than the kernel, a convolution or pool skips elements. For example, a 1 x 1 convolution with stride 2 reads a
+quarter of its input. Resampling to a smaller size may skip elements too. A grouped product with fewer rows than experts leaves experts
+unused.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ TAPS = {"nearest": 1, "nearest-exact": 1, "linear": 2, "bilinear": 2, "trilinear
 
 
 def unread_bytes(call: Call) -> int:
-    """Return the bytes of a call's arguments that the call does not need to read, e.g. elements outside all windows."""
+    """Return how many bytes of a call's arguments the call does not need to read. An example is elements outside all windows."""
     if call.op == "conv" or call.op in POOLS:
         given = _arguments(call)
         return _gaps(given, _input(given), next(specs_in(call.out), None))
@@ -106,7 +107,8 @@ def _gaps(given: Mapping[str, Any], whole: Any, out: Any) -> int:
 
 
 def _dims_of(whole: Spec, out: Spec) -> int:
-    """Return the number of dims with windows, at most 3: all dims after the leading dims that are equal in ``whole`` and ``out``."""
+    """Return the number of dims with windows, which is at most 3. Dims with windows are all dims except the leading dims, which are equal
+    in ``whole`` and ``out``."""
     same = 0
     while same < len(whole) and whole[same] == out[same]:
         same += 1
@@ -119,7 +121,7 @@ def _each(value: Any, dims: int) -> tuple[int, ...]:
 
 
 def _touched(s: int, m: int, k: int, step: int, gap: int, pad: int) -> int:
-    """Return how many of ``s`` elements are touched by ``m`` windows of ``k`` elements each, spaced by ``gap``."""
+    """There are ``m`` windows of ``k`` elements each, whose starts are ``gap`` apart. Return how many of ``s`` elements are in a window."""
     starts = range(-pad, m * step - pad, step)
     if gap > 1 and k > 1:
         return len({start + gap * j for start in starts for j in range(k)} & set(range(s)))

@@ -1,1 +1,1 @@
-"""Closed forms: the cost of a model as polynomials in the sizes of its inputs, and results derived from them."""
+"""Closed forms give the cost of a model as polynomials in the sizes of its inputs. Other results are derived from closed forms."""

@@ -1,4 +1,4 @@
-"""Rebuild a model's cache after any number of tokens from recorded writes, without running a layer."""
+"""Rebuild a model's cache as it is after any number of tokens. The cache is built from recorded writes, and no layer runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Write:
 
     @property
     def plain(self) -> tuple[Any, ...]:
-        """The name of the method and the int and str arguments of the call, e.g. the index of the layer that writes."""
+        """The name of the method, and the int and str arguments of the call. For example, an int argument is the index of the layer that writes."""
         args, kwargs = self.given
         return (self.method, *(value for value in (*args, *kwargs.values()) if isinstance(value, (int, str))))
 
@@ -73,10 +73,10 @@ def noted(cache: Any, writes: list[Write]) -> Iterator[None]:
 def written(new: Any, prompt: Sequence[Write], tokens: int, step: Sequence[Write], wanted: int) -> Any:
     """Return the cache that a prompt of ``wanted`` tokens leaves; None if the recorded writes are not enough to build this cache.
 
-    ``new`` is an empty cache to fill. ``prompt`` has the writes of a prompt of ``tokens`` tokens, ``step`` the writes of a step of one
-    token. A dimension is a number of tokens if its size is ``tokens`` in the prompt's write and 1 in the step's write. If the step calls
-    other methods than the prompt, or passes tensors with another number of dimensions, the step is ignored. The cache's own methods decide
-    which tokens the cache keeps.
+    ``new`` is an empty cache to fill. ``prompt`` has the writes of a prompt of ``tokens`` tokens. ``step`` has the writes of a step of one
+    token. A dimension of a written tensor is a number of tokens if its size is ``tokens`` in the prompt's write and 1 in the step's write.
+    The step is ignored if it calls other methods than the prompt, or if it passes tensors with another number of dimensions. The cache's
+    own methods decide which tokens the cache keeps.
     """
     if new is None or not prompt:
         return None
@@ -105,7 +105,7 @@ def written(new: Any, prompt: Sequence[Write], tokens: int, step: Sequence[Write
 
 
 def _ranks(write: Write) -> tuple[str, list[int]]:
-    """Return the name of a write's method, and the number of dimensions of each tensor argument."""
+    """Return the name of the method that a write calls, and the number of dimensions of each tensor argument."""
     return write.method, [tensor.ndim for tensor in write.tensors]
 
 

@@ -1,4 +1,4 @@
-"""Costs as polynomials in the sizes of the inputs, and the domains of sizes on which these polynomials are exact."""
+"""Costs as polynomials in the sizes of the inputs. Each polynomial has a domain of sizes on which it is exact."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def in_words(ranges: Iterable[Range]) -> str:
 
 
 class Cell(NamedTuple):
-    """A piece of the domain of one quantity: the range of each size, and the polynomial of each key in these ranges."""
+    """For one quantity, a piece of the domain. The piece has the range of each size, and each key's polynomial in these ranges."""
 
     ranges: tuple[Range, ...]
     costs: Mapping[Key, Polynomial]
@@ -75,9 +75,9 @@ class SizedCosts:
         checked: int,
         why: Mapping[str, str] | None = None,
     ) -> None:
-        """``cells`` has the pieces of the domain of each quantity. ``checked`` is the number of held-out points at which the form was compared
-        with a count. ``why`` maps the name of a size to the reason why its domain ends, and the name of a quantity to the reason why
-        the quantity has no pieces."""
+        """``cells`` has the pieces of the domain of each quantity. ``checked`` is the number of points at which the polynomials were
+        compared with a count that was not used to fit them. ``why`` gives reasons by name: for a size, why its domain ends; for a quantity,
+        why it has no pieces."""
         self.model = model
         self.sizes = tuple(size.name for size in sizes)
         self.example = tuple(size.example for size in sizes)
@@ -99,7 +99,8 @@ class SizedCosts:
         operator: str | None = None,
         **sizes: Any,
     ) -> Any:
-        """Return the value of a quantity at these sizes: an int if the sizes are ints, an array of exact integers if they are arrays.
+        """Return the value of a quantity at these sizes. The value is an int if the sizes are ints, and an array of exact integers if the
+        sizes are arrays.
 
         Args:
             what: "flops", "macs", "activations", "bytes", "param_bytes" or "memory".
@@ -210,7 +211,7 @@ class SizedCosts:
 
     @cached_property
     def has_backward_flops(self) -> bool:
-        """True if a backward pass was counted, and the convention has rules for the FLOPs of a backward pass."""
+        """True if a backward pass was counted, and if the convention says how to count the FLOPs of a backward pass."""
         costs = [
             (what, *each) for what in ("flops", "macs") for cell in self.cells[what] for each in cell.costs.items()
         ]
@@ -248,7 +249,7 @@ class SizedCosts:
         return self._sums[key]
 
     def _check(self, what: str, phase: str, module: str, operator: str | None) -> None:
-        """Raise InputError for an unknown name, and for a phase or quantity that was not counted."""
+        """Raise InputError if a name is unknown, or if a phase or quantity was not counted."""
         wanted: list[tuple[str, str, Iterable[str]]] = [("phase", phase, PHASES), ("module", module, self._paths)]
         wanted += [("operator", operator, self.operators)] if operator is not None else []
         for kind, name, known in wanted:

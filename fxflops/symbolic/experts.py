@@ -1,4 +1,5 @@
-"""Mixtures of experts: find out from the calls of a run how many experts each token uses. Configs have no common name for this number."""
+"""Mixtures of experts. The functions here find out from the calls of a run how many experts each token uses. Configs have no common name
+for this number."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ class Experts:
         return whole * taken // spec[0] if taken else whole
 
     def _chosen(self, path: str, experts: int, here: bool = False) -> int:
-        """Return how many of ``experts`` experts the router in the module at ``path`` chooses per token; 0 if the module has no such router.
+        """The router in the module at ``path`` chooses a number of the ``experts`` experts for each token. Return this number; 0 if the
+        module has no such router.
 
         With ``here``, routers in submodules are ignored.
         """

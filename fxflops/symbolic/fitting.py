@@ -1,4 +1,5 @@
-"""``closed_form``: count a model at a few sizes, fit polynomials to the costs, and check the polynomials at other sizes."""
+"""``closed_form``. The function ``closed_form`` counts a model at a few sizes, fits polynomials to the costs, and checks the polynomials at
+other sizes."""
 
 from __future__ import annotations
 
@@ -48,19 +49,19 @@ def closed_form(
     attention: str = "dense",
     formulas: Formulas | None = None,
 ) -> ClosedForm:
-    """Return the costs of a model as polynomials in the sizes of its inputs, with the domain on which they are exact.
+    """Return the costs of a model as polynomials in the sizes of its inputs. The result states the sizes for which the polynomials are exact.
 
     The model is counted at a few sizes on meta. For each module, operator and phase, polynomials with rational coefficients are fitted to
     the costs. The polynomials are then compared with counts at other sizes. If a stride, a patch or a window rounds a size, the size has a
-    period: the form holds for lengths that differ from the example's length by a multiple of the period. If a model behaves differently
-    from some length on, e.g. because of a sliding window, the form has several pieces.
+    period. The polynomials then hold only for lengths that differ from the example's length by a multiple of this period. If a model
+    behaves differently from some length on, e.g. because of a sliding window, the range of lengths is divided into several pieces.
 
     Args:
-        model, args, kwargs, models: as for :func:`fxflops.count`. The inputs are one example of the sizes.
+        model, args, kwargs, models: as for :func:`fxflops.count`. The inputs have one example of each size.
         dynamic_shapes: the dims that vary, as for ``torch.export.export``, e.g. ``{"input_ids": {0: "batch", 1: Dim("seq",
-            max=8192)}}``. A plain name can replace a Dim. If an input has several tensors, as a KV cache has, the dims apply to each tensor.
-            A size is checked up to the ``max`` of its Dim. Without ``max``, it is checked up to 4096 or up to 8 times the example's length,
-            whichever is larger.
+            max=8192)}}``. A plain name can replace a Dim. If an input has several tensors, as a KV cache has, the same dims vary in each
+            tensor. A size is checked up to the ``max`` of its Dim. Without ``max``, a size is checked up to 4096 or up to 8 times the
+            example's length, whichever is larger.
         mode, backward, convention, attention, formulas: as for :func:`fxflops.count`.
 
     Raises ClosedFormError if the costs are not polynomials (the message shows where); MissingFormulaError if an
@@ -94,10 +95,11 @@ def closed_form(
 
 
 def form_of(samples: Samples, scanned: Samples, attention: str) -> ClosedForm:
-    """Return the form of the costs in ``samples``, with the periods and pieces found in ``scanned``.
+    """Return the polynomials for the costs in ``samples``. The periods and pieces are those in ``scanned``.
 
-    If the quantities are not polynomials on common pieces, or not for all lengths, each quantity is fitted separately. For example, if a
-    model sorts, its FLOPs are not polynomials, but its MACs may be. Raises ClosedFormError if neither FLOPs nor MACs are polynomials.
+    Each quantity is fitted separately if the quantities are not polynomials on common pieces, or if the pieces do not cover all lengths.
+    For example, if a model sorts, its FLOPs are not polynomials, but its MACs may be. Raises ClosedFormError if neither FLOPs nor MACs are
+    polynomials.
     """
     cells: dict[str, list[Cell]] = {what: [] for what in QUANTITIES}
     refused: dict[str, str] = {}
@@ -124,7 +126,8 @@ def form_of(samples: Samples, scanned: Samples, attention: str) -> ClosedForm:
 
 
 def _is_whole(samples: Samples, scanned: Samples, cells: Sequence[Cell]) -> bool:
-    """Return whether the pieces cover all lengths of each size, from the smallest allowed length to the largest length that was tried."""
+    """Return whether the pieces cover all lengths of each size. The pieces must reach from the smallest allowed length to the largest
+    length that was tried."""
     for i, size in enumerate(samples.sizes):
         ranges = [cell.ranges[i] for cell in cells]
         if any(each.period > 1 for each in ranges) or min(each.first for each in ranges) > (size.least or 1):
@@ -142,7 +145,8 @@ def _lengths(cells: Sequence[Cell]) -> int:
 def _quantities(samples: Samples, scanned: Samples, whats: Sequence[str]) -> dict[str, list[Cell]]:
     """Return the polynomials of the quantities ``whats`` on common pieces.
 
-    If ``whats`` are all required quantities, also return the polynomials of bytes and memory on these pieces, where they have any.
+    If ``whats`` are all required quantities, also return the polynomials of bytes and memory on these pieces, if bytes and memory are
+    polynomials there.
     """
     axes = [_axis(scanned, i, scanned.example, whats) for i in range(len(samples.sizes))]
     try:
@@ -194,7 +198,7 @@ class Samples:
         self.calls = 0
 
     def at(self, point: tuple[int, ...]) -> Sample:
-        """Return the costs at a point: the :data:`SUMMED` quantities for each key, and the peak memory."""
+        """Return the costs at a point. The costs are the quantities in :data:`SUMMED` for each key, and the peak memory."""
         if point not in self._found:
             report = self.first if point == self.example else self._counted(point)
             self._found[point] = _costs(report)
@@ -230,7 +234,8 @@ class Samples:
 
 
 def _axis(samples: Samples, axis: int, others: Sequence[int], whats: Sequence[str]) -> tuple[int, list[Piece]]:
-    """Return the period of a size, and the pieces of its range for the quantities ``whats``. The other sizes are fixed to ``others``."""
+    """Return the period of a size, and the pieces of its range on which the quantities ``whats`` are polynomials. The other sizes are fixed
+    to ``others``."""
     size, costs = samples.sizes[axis], samples.along(axis, others, whats)
     low, high = size.least or 1, size.most
     if high is None:
@@ -290,13 +295,14 @@ def _enter_cells(
 
 
 def _from(piece: Piece, first: int, period: int) -> Piece:
-    """Return the part of a piece that starts at the length ``first``, or at the next length after it that belongs to the piece."""
+    """Return the part of a piece that starts at the length ``first``. If ``first`` is not in the piece, the part starts at the piece's next
+    length."""
     first = piece.first + -(-(first - piece.first) // period) * period
     return Piece(first, piece.last, tuple(range(first, piece.last + 1, period))[: len(piece.nodes)])
 
 
 def _fitted(samples: Samples, nodes: Sequence[Sequence[int]]) -> dict[Key, tuple[Polynomial, ...]]:
-    """Return the polynomials through the costs on a grid: for each key, one polynomial per quantity."""
+    """Return the polynomials through the costs on a grid of sizes. For each key, there is one polynomial per quantity."""
     through = interpolation(nodes)
     known: dict[tuple[int, ...], Polynomial] = {}
     costs: dict[Key, tuple[Polynomial, ...]] = {}
@@ -341,7 +347,8 @@ def _check(
 
 
 def _inside(pieces: Sequence[Piece], periods: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return points inside a piece of the domain: the smallest point, points with one size at its largest, and random points."""
+    """Return points inside a piece of the domain. The points are the smallest point, points at which one size is at its largest, and random
+    points."""
     rng = random.Random(0)
     low = tuple(piece.first for piece in pieces)
     points = [low, *((*low[:i], piece.last, *low[i + 1 :]) for i, piece in enumerate(pieces))]

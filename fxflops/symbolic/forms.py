@@ -22,14 +22,15 @@ ATTENTION = "attention"
 
 
 class ClosedForm(SizedCosts):
-    """The FLOPs, MACs, activations and bytes of a model as polynomials in its named sizes, exact on a stated domain.
+    """The FLOPs, MACs, activations and bytes of a model as polynomials in its named sizes. The polynomials are exact for the sizes in a
+    stated domain.
 
     ``flops``, ``macs``, ``activations``, ``bytes``, ``param_bytes`` and ``memory`` are sympy expressions for the forward pass.
     ``backward_flops`` and ``training_flops`` (forward plus backward) exist only if the form was made with ``backward=True``.
 
-    ``param_bytes`` are the bytes of the parameters of all modules that were called; an embedding counts only the rows that it reads.
-    ``bytes`` is the smallest number of bytes that the calls read and write, if each call moves each of its tensors once. ``memory`` is the
-    predicted peak. ``bytes`` and ``memory`` may hold on a smaller domain, or not be polynomials at all.
+    ``param_bytes`` are the bytes of the parameters of all modules that were called. Of an embedding, only the rows that it reads are
+    included. ``bytes`` is the smallest number of bytes that the calls must move, if each call reads or writes each of its tensors once.
+    ``memory`` is the predicted peak. ``bytes`` and ``memory`` may hold on a smaller domain, or not be polynomials at all.
     """
 
     def expression(
@@ -82,7 +83,7 @@ class ClosedForm(SizedCosts):
         return plot(self, x, what, phase, others)
 
     def packed(self, size: str, **others: int) -> ClosedForm:
-        """Return the form of a row of packed sequences, where each sequence attends only to itself.
+        """Return the polynomials for a row in which several sequences are packed. Each sequence attends only to itself.
 
         For the size "seq", the form has two sizes: ``sum_seq``, the sum of the sequences' lengths, and ``sum_seq_squared``, the sum of the
         squares of these lengths. ``others`` set all other sizes. Raises ClosedFormError if anything but attention grows with the square.

@@ -1,4 +1,4 @@
-"""Count single steps of ``generate()``: call the model as ``generate()`` does, with the cache that this step would have."""
+"""Count single steps of ``generate()``. Each step calls the model as ``generate()`` does, with the cache that the model has at this step."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Steps:
         self._short_writes: frozenset[Any] | None = None
 
     def run(self, tokens: int, past: int = 0) -> Report:
-        """Return the count of a call with ``tokens`` new tokens per sequence, after ``past`` tokens in the cache."""
+        """Count a call that processes ``tokens`` new tokens per sequence, with ``past`` tokens already in the cache; return the count."""
         if (tokens, past) not in self._reports:
             report = self._counted(self._inputs(tokens, past), "exact")
             self._writes[tokens, past] = self._keep(past + tokens)
@@ -92,7 +92,7 @@ class Steps:
     def weight_bytes(self, tokens: int, past: int = 0) -> int:
         """Return the smallest number of weight bytes that a call can read.
 
-        A call reads each weight once. Of an embedding table, it reads only the looked-up rows, and of all experts, only those of one token.
+        A call reads each weight once. The call reads only the looked-up rows of an embedding table, and only the experts of one token.
         """
         report = self.run(tokens, past)
         experts = Experts(report, self.batch * tokens)
@@ -141,7 +141,8 @@ class Steps:
         return StepCosts(self.run(1, past).total_flops, self.least_macs(1, past))
 
     def _short_costs(self, layers: RepeatedLayers, past: int) -> StepCosts:
-        """Return the costs of a step from a run without repeated layers; -1 for both costs if the model cannot run without these layers."""
+        """Run a step without its repeated layers, and return the costs of the step. The costs are -1 if the model cannot run without these
+        layers."""
         inputs = (
             self._inputs(1, past) if self._short_writes is None else self._inputs_of(1, past, self._short_cache(past))
         )
@@ -207,9 +208,9 @@ class Steps:
         return copy_on_meta(self._caches[past])
 
     def _written(self, past: int) -> Any:
-        """Return the cache after ``past`` tokens, built from the recorded writes of a prompt and of the step after this prompt.
+        """Return the cache after ``past`` tokens. The cache is built from the recorded writes of a prompt and of the step that follows the prompt.
 
-        Return None if the recorded writes do not reproduce the caches that the prompt and the step really left.
+        Return None if a cache built from the recorded writes differs from the cache that the prompt or the step really left.
         """
         if self._can_be_written is False:
             return None
@@ -232,7 +233,8 @@ class Steps:
 
     @property
     def _tokens_written(self) -> int:
-        """The length of a prompt for which the writes of the prompt and of the next step are recorded; 0 if there is no such prompt."""
+        """The length of a prompt for which two things were recorded: the prompt's writes, and the writes of the step after it. 0 if there
+        is no such prompt."""
         return next((n for n, past in self._writes if n > 1 and not past and (1, n) in self._writes), 0)
 
     def _cache_of_writes(self, past: int, only: frozenset[Any] | None = None) -> Any:
@@ -302,9 +304,10 @@ def _along(
 
 
 class KeepsCache(nn.Module):
-    """A wrapper of a model. After each call, it passes a copy of the model's cache and the call's writes to the function ``keep``.
+    """A wrapper of a model. After each call, the wrapper calls the function ``keep`` with a copy of the model's cache and with the writes
+    of the call.
 
-    If the caller passes no cache, the copy is of the cache in the model's output. A copy is needed because a count restores the original.
+    If the caller passes no cache, the wrapper copies the cache in the model's output. A copy is needed because a count restores the original.
     """
 
     def __init__(self, model: nn.Module, cache: str, keep: Callable[[tuple[Any, list[Write]]], None]) -> None:
@@ -326,7 +329,7 @@ class KeepsCache(nn.Module):
 
 
 def on_meta(model: nn.Module) -> nn.Module:
-    """Return a copy of a model, with floating-point parameters and buffers on meta, where they need no memory."""
+    """Return a copy of a model in which floating-point parameters and buffers are on meta, so that they need no memory."""
     memo: dict[int, Any] = {}
     for tensor in state_tensors(model):
         if tensor.is_floating_point():

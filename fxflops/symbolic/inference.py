@@ -26,11 +26,11 @@ TAKES = "it takes prompt, new_tokens, batch, device, attention, draft, draft_tok
 
 @dataclass(frozen=True, slots=True)
 class Speculative:
-    """Speculative decoding: in each round, a draft model proposes tokens, and the model accepts each token with a probability.
+    """Speculative decoding. In each round, a draft model proposes tokens. The model accepts each of these tokens with a probability.
 
     ``tokens`` is the expected number of tokens per round: 1 + a + ... + a^n, where n is the number of proposed tokens and a is the
-    ``acceptance`` (https://arxiv.org/abs/2211.17192, equation 1). ``flops`` are the FLOPs of the first round after the prompt, for the
-    draft and the model together, and for the whole batch. ``per_token_seconds`` is a lower bound; None without a device.
+    ``acceptance`` (https://arxiv.org/abs/2211.17192, equation 1). ``flops`` are the FLOPs of the first round after the prompt. The FLOPs
+    include the draft model and the model, and cover the whole batch. ``per_token_seconds`` is a lower bound; None without a device.
     """
 
     draft: str
@@ -59,20 +59,21 @@ class Serving:
     "memory".
 
     ``predicted_first_token_seconds`` and ``predicted_per_token_seconds`` come from :meth:`Report.predict`, for the whole batch in one
-    process. The first predicts the prefill. The second is the mean for the first and the last decode step. Both are None if no kernels of
-    the device or of a similar device were measured. ``predicted_error`` is the mean error of predictions for single kernels of a decode
-    step. ``predicted_copy_seconds`` is the part of ``predicted_per_token_seconds`` in which ``generate()`` copies its cache.
+    process. The first predicts the prefill. The second is the mean for the first and the last decode step. The two predicted times are None
+    if no kernels of the device or of a similar device were measured. ``predicted_error`` is the mean error of predictions for single
+    kernels of a decode step. ``predicted_copy_seconds`` is the part of ``predicted_per_token_seconds`` in which ``generate()`` copies its
+    cache.
 
     ``step_flops`` and ``step_bytes`` have one entry per decode step. There is one step fewer than new tokens, because the prefill gives
-    the first token. ``prefill_bytes`` and ``step_bytes`` are the smallest number of bytes to move: the weights once, plus the cache. A
+    the first token. ``prefill_bytes`` and ``step_bytes`` are the fewest bytes that must be moved: all weights once, plus the cache. A
     decode step reads ``weight_bytes`` of weights, with the experts of one token. ``model_bytes`` are all weights, with all experts.
 
     ``cache_bytes`` is the cache of the whole batch after the last step. In layers with a sliding window, the cache stops growing at the
-    window. ``cache_bytes_per_token`` is the growth per sequence for the first token after the prompt, ``last_cache_bytes_per_token`` the
-    growth for the last token.
+    window. ``cache_bytes_per_token`` is the growth of each sequence's cache for the first token after the prompt.
+    ``last_cache_bytes_per_token`` is the growth for the last token.
 
-    ``dtype`` is the dtype of the largest product. FLOPs follow ``attention``. Times always include only the attention pairs that the masks
-    keep ("exact"), if these pairs are known.
+    ``dtype`` is the dtype of the largest product. FLOPs follow ``attention``. If the attention pairs that the masks keep are known, the
+    times include only these pairs ("exact"), whatever ``attention`` is.
     """
 
     model: str
@@ -108,7 +109,7 @@ class Serving:
 
     @property
     def memory_bytes(self) -> int:
-        """The bytes of all weights and of the cache at the end; activations come on top."""
+        """The bytes of all weights, and of the cache after the last token. Activations need more memory on top of these bytes."""
         return self.model_bytes + self.cache_bytes
 
     def _fit(self) -> str:
@@ -129,7 +130,8 @@ class Serving:
         return f"not predicted: no kernels of {name} or of a similar card were measured; fxflops.calibrate() measures them on the card"
 
     def _trust(self) -> list[str]:
-        """Return the lines with the error of the predicted times, and with the time of cache copies if this is a large part."""
+        """Return a line with the error of the predicted times. If copying the cache takes a large part of the time, return a second line
+        that says so."""
         error = (
             "unknown" if self.predicted_error is None else f"{self.predicted_error:.1%} on average for single kernels"
         )
@@ -204,15 +206,16 @@ def serving(
         new_tokens: the number of tokens to generate after each prompt.
         batch: the number of sequences.
         device: the name of a device or a Device, for bounds on times; "auto" means the model's own device.
-        attention: the rule for the FLOPs of attention, as for :func:`fxflops.count`. The bounds on times do not depend on this argument.
+        attention: the rule for the FLOPs of attention, as for :func:`fxflops.count`. The lower bounds on times do not depend on
+            ``attention``.
         draft, draft_tokens, acceptance: for speculative decoding, the draft model, the number of tokens that the draft model proposes per
             round, and the probability that a proposed token is accepted.
 
     Times are lower bounds that real servers do not reach. A lower bound is the larger of two times: the time of 2 x MACs at the device's peak
-    for the dtype of the largest product, and the time to move all weights and the cache once at the device's bandwidth. The result also
-    has predicted times if kernels of the device or of a similar device were measured.
+    for the dtype of the largest product, and the time to move all weights and the cache once at the device's bandwidth. If kernels of the
+    device or of a similar device were measured, the result also has predicted times.
 
-    Raises InputError for a model that keeps no cache between tokens, and for numbers out of range.
+    Raises InputError if the model keeps no cache between tokens, or if a number is out of range.
     """
     if unknown:
         raise unknown_arguments("serving", unknown, serving.__kwdefaults__ or (), TAKES)
@@ -284,9 +287,9 @@ def _serving(
 def earlier_objects_frozen() -> Iterator[None]:
     """Let the garbage collector scan only objects created in this block.
 
-    serving() makes many counts. Without this function, the garbage collector would take a fifth of the time, because it would scan all
-    objects that torch and transformers create on import. If the user has already frozen objects, this function freezes nothing, because
-    gc.unfreeze() would also unfreeze the user's objects.
+    serving() makes many counts. Without this function, the garbage collector would take a fifth of the time. The collector would scan all
+    objects that torch and transformers create when they are imported. If the user has already frozen objects, this function does nothing.
+    If it did something, its gc.unfreeze() would also unfreeze the user's objects.
     """
     is_ours = not gc.get_freeze_count()
     if is_ours:
@@ -299,7 +302,7 @@ def earlier_objects_frozen() -> Iterator[None]:
 
 
 def _predictions(on: Device | None, calls: list[Report]) -> list[Prediction]:
-    """Return the predictions for counted calls; [] if there is no device or if no kernels of the device are calibrated."""
+    """Return the predictions for counted calls. Return [] if no device is passed, or if no kernels of the device are calibrated."""
     predictions = [] if on is None else [report.predict(on) for report in calls]
     return predictions if all(prediction.families for prediction in predictions) else []
 
@@ -309,7 +312,7 @@ def _mean(predictions: list[Prediction]) -> float | None:
 
 
 def _copies(prediction: Prediction) -> float:
-    """Return the predicted seconds that a step spends on copying the cache when it adds a token."""
+    """Return the predicted seconds that a step takes to copy the cache when one token is added to it."""
     return sum(row.seconds for row in prediction.rows if row.op == "cat")
 
 

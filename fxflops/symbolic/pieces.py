@@ -1,8 +1,8 @@
-"""Find the ranges of one size in which all costs are polynomials, by counting at few lengths.
+"""Find the ranges of one size in which all costs are polynomials. The model is counted only at a few lengths.
 
-If a stride or a window rounds the size, costs are polynomials only over lengths with the same remainder modulo a number, the period. If a
-model behaves differently from some length on, e.g. because of a sliding window, the range has several pieces. The ends of the pieces are
-found by bisection.
+If a stride or a window rounds the size, costs are polynomials only over lengths that have the same remainder when divided by a number. The
+number by which lengths are divided is the period. If a model behaves differently from some length on, e.g. because of a sliding window, the
+range is divided into several pieces. The ends of the pieces are found by bisection.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class Recurrence(NamedTuple):
     distance: int
 
     def allows(self, period: int, example: int) -> bool:
-        """Return whether the lengths in steps of ``period`` from the example are either all special or all not special."""
+        """Return whether the period fits the special lengths. The period fits if the lengths in steps of ``period`` from the example are
+        all special, or if none of them is."""
         return period % self.distance == 0 or (example - self.length) % math.gcd(period, self.distance) != 0
 
 
@@ -81,8 +82,8 @@ def columns(samples: Sequence[Sample]) -> dict[tuple[tuple[int, ...], ...], list
 def period_and_pieces(costs: Costs, example: int, low: int, high: int) -> tuple[int, list[Piece]] | None:
     """Return the smallest period that splits ``low`` to ``high`` into few pieces, and these pieces; None if no period does.
 
-    If the period is not 1, also try the smallest period with which the example's piece reaches up to ``high``. The form then holds only
-    from the first length of this piece on. Of the two results, return the one that holds for more lengths.
+    If the period is not 1, also look for the smallest period for which the piece with the example's length reaches up to ``high``. The form
+    then holds only from the first length of this piece on. Of the two results, return the one that holds for more lengths.
     """
     recurring: list[Recurrence] = []
     pieces = _pieces(costs, example, low, high, 1, recurring)
@@ -104,8 +105,8 @@ def period_and_pieces(costs: Costs, example: int, low: int, high: int) -> tuple[
 def cover(costs: Costs, low: int, high: int, likely: Sequence[int] = ()) -> list[Piece]:
     """Return the pieces that cover ``low`` to ``high``. If a piece is a single length, this length is its only node.
 
-    Pieces may end at or next to the ``likely`` lengths. The bisection tries these lengths first, to save steps; the result is the same
-    without them.
+    Pieces may end at or next to the ``likely`` lengths. The bisection tries the ``likely`` lengths first, which saves steps. Without them,
+    the result is the same.
     """
     if high - low >= FEW:
         # Usually all costs lie on the straight line through the costs at the two ends.
@@ -122,7 +123,8 @@ def cover(costs: Costs, low: int, high: int, likely: Sequence[int] = ()) -> list
 
 
 def values_along(costs: Costs, pieces: Sequence[Piece], key: tuple[str, str, str]) -> list[tuple[int, ...]]:
-    """Return the numbers of a key at each length of the pieces, from the polynomials through the costs at the nodes of each piece."""
+    """For one key, return the numbers at each length of the pieces. The numbers come from the polynomials through the costs at the nodes of
+    each piece."""
     found: list[tuple[int, ...]] = []
     for piece in pieces:
         through = interpolation([piece.nodes])
@@ -133,9 +135,9 @@ def values_along(costs: Costs, pieces: Sequence[Piece], key: tuple[str, str, str
 
 
 def _many(costs: Costs, example: int, low: int, high: int) -> list[Piece]:
-    """Return the example's piece and the pieces next to it; [] if the example's piece is a single length or has no neighbors.
+    """Return the example's piece and the pieces next to it. Return [] if the example's piece is a single length, or if no piece is next to it.
 
-    This handles costs with many pieces, such as a sort, which has one piece for each power of two.
+    ``_many`` is for costs with many pieces. For example, a sort has one piece for each power of two.
     """
     middle = _piece(costs, example, low, high, 1)
     if middle.first == middle.last:
@@ -171,7 +173,7 @@ def _of_key(costs: Costs, key: tuple[str, str, str], length: int) -> Sample | No
 
 
 def _starts(costs: Costs, example: int, low: int, high: int, most: int) -> list[int]:
-    """Return the first lengths of the example's piece and of up to ``most`` pieces on each side of it."""
+    """Return the first lengths of pieces: of the example's piece, and of up to ``most`` pieces on each side of it."""
     middle = _piece(costs, example, low, high, 1)
     is_single = middle.first == middle.last
     up, _ = _along(costs, middle.last + 1, high, 1, is_single, most)
@@ -181,7 +183,7 @@ def _starts(costs: Costs, example: int, low: int, high: int, most: int) -> list[
 
 
 def _scanned(costs: Costs, example: int, low: int, high: int) -> int:
-    """Return the smallest period for which the costs of consecutive lengths are polynomials of degree 2; 0 if no period fits."""
+    """Return the smallest period for which the costs of consecutive lengths are polynomials of degree 2. Return 0 if there is no such period."""
     first = max(min(example, high - SCAN), low)
     samples = [costs(length) for length in range(first, min(first + SCAN, high + 1))]
     known = [each for each in samples if each is not None]
@@ -203,8 +205,8 @@ def _least(
 ) -> tuple[int, list[Piece]] | None:
     """Return the smallest period for which ``find`` returns pieces, and these pieces.
 
-    ``likely`` periods are tried first. A period that fits is divided by small primes, as long as the smaller period fits without more
-    pieces. ``recurring`` has the recurrences found so far; ``find`` may append to this list.
+    ``likely`` periods are tried first. If a period fits, it is divided by small primes, as long as the divided period also fits and needs
+    no more pieces. ``recurring`` has the recurrences found so far; ``find`` may append to this list.
     """
     pieces = cache(find)
 
@@ -242,7 +244,7 @@ def _pieces(
     """Split ``low`` to ``high`` into pieces, searching outward from ``example``.
 
     If a short piece recurs, append its recurrence to ``recurring`` and return None. Also return None if there are too many pieces, or if
-    every piece is a single length.
+    each piece is only a single length.
     """
     middle = _piece(costs, example, low, high, period)
     is_single = middle.first == middle.last
@@ -262,8 +264,8 @@ def _pieces(
 def _recurrence(costs: Costs, pieces: Sequence[Piece], period: int, is_whole: bool) -> Recurrence | None:
     """Return how a short piece recurs between two neighbors with the same polynomial; None if no piece recurs.
 
-    If a model behaves differently at multiples of a number, a short piece appears only where such a multiple was counted by chance. If
-    the pieces cover the whole range, the last piece may be short and recur, too.
+    If a model behaves differently at all multiples of a number, the search finds a short piece only where it counted such a multiple by
+    chance. If the pieces cover the whole range, check the last piece too: it may be short and recur.
     """
     followers = (*pieces[2:], None) if is_whole else pieces[2:]
     for before, few, after in zip(pieces, pieces[1:], followers, strict=False):
@@ -282,7 +284,7 @@ def _recurrence(costs: Costs, pieces: Sequence[Piece], period: int, is_whole: bo
 
 
 def _upper_piece(costs: Costs, example: int, low: int, high: int, period: int) -> list[Piece] | None:
-    """Return the piece with the example if it reaches up to ``high`` and has more lengths than the polynomials need as nodes."""
+    """Return the piece with the example, if it reaches up to ``high`` and if it has more lengths than the polynomials need as nodes."""
     piece = _piece(costs, example, low, high, period)
     is_long = piece.last - piece.first > len(piece.nodes) * period
     return [piece] if piece.last + period > high and is_long else None
@@ -299,7 +301,7 @@ def _piece(costs: Costs, example: int, low: int, high: int, period: int) -> Piec
 def _along(
     costs: Costs, start: int, end: int, step: int, is_single: bool, most: int = MAX_PIECES
 ) -> tuple[list[Piece], bool]:
-    """Return the pieces from ``start`` to ``end``, or to where the model raises, and whether these are all pieces.
+    """Return the pieces from ``start`` to ``end``, or up to the length at which the model raises. Also return whether these are all pieces.
 
     The search stops early if there are more than ``most`` pieces, or if two consecutive pieces are single lengths. ``is_single``: the
     piece before ``start`` is a single length.
@@ -317,7 +319,7 @@ def _along(
 
 
 def _fit(costs: Costs, start: int, end: int, step: int) -> tuple[int, ...] | None:
-    """Return the first n + 1 lengths, where n is the lowest degree that fits all costs; None if no degree up to MAX_DEGREE fits."""
+    """Find the lowest degree n of polynomials that fit all costs, and return the first n + 1 lengths; None if no degree up to MAX_DEGREE fits."""
     for degree in range(1, MAX_DEGREE + 1):
         *nodes, last = [start + i * step for i in range(degree + 2)]
         if (end - last) * step < 0 or any(costs(node) is None for node in nodes):
@@ -330,7 +332,7 @@ def _fit(costs: Costs, start: int, end: int, step: int) -> tuple[int, ...] | Non
 
 
 def agrees(costs: Costs, nodes: Sequence[int], at: int) -> bool:
-    """Return whether the polynomials through the costs at ``nodes`` also give the costs at the length ``at``."""
+    """Return whether the polynomials through the costs at ``nodes`` give the right costs at the length ``at``, too."""
     there = costs(at)
     if there is None:
         return False
@@ -345,7 +347,7 @@ def agrees(costs: Costs, nodes: Sequence[int], at: int) -> bool:
 def _reach(
     costs: Costs, nodes: Sequence[int], known: int, end: int, step: int, seen: list[int], likely: Sequence[int] = ()
 ) -> int:
-    """Return the last length, towards ``end``, up to which the polynomials through ``nodes`` give the right costs.
+    """Return the last length, in the direction of ``end``, up to which the polynomials through ``nodes`` give the right costs.
 
     The search leaps ahead to the first wrong length, then bisects. ``seen`` are lengths at which the polynomials were right; the search
     appends more. The bisection first tries the ``likely`` lengths and the lengths next to them.
@@ -368,8 +370,8 @@ def _reach(
 def _leaps(start: int, end: int, step: int, seen: Sequence[int]) -> list[int]:
     """Return lengths to check from ``start`` to ``end``, in growing, irregular leaps.
 
-    For each number in :data:`ROUND`, the result or ``seen`` also has a multiple of the number, one length before a multiple, and one
-    length after a multiple, if the range has such lengths.
+    For each number in :data:`ROUND`, the result contains a multiple of the number, a length just before a multiple, and a length just after
+    a multiple. A multiple or a length next to it is left out if the range has no such length, or if ``seen`` already has one.
     """
     rng, leap, at = random.Random(0), 1, start
     lengths = range(start + step, end + (1 if step > 0 else -1), step)

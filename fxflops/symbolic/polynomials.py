@@ -44,8 +44,8 @@ def fixed(polynomial: Polynomial, variable: int, at: int) -> Polynomial:
 def interpolation(nodes: Sequence[Sequence[int]]) -> Callable[[Sequence[int]], Polynomial]:
     """Return a function that takes values on a grid and returns the polynomial through these values.
 
-    The values are in the order of the grid points ``product(*nodes)``. The degree of the polynomial in a variable is lower than the number
-    of nodes of this variable.
+    The values are in the order of the grid points ``product(*nodes)``. In each variable, the degree of the polynomial is lower than the
+    number of nodes of this variable.
     """
     bases = [_basis(each) for each in nodes]
     monomials = [*product(*(range(len(each)) for each in nodes))]
@@ -68,10 +68,10 @@ def interpolation(nodes: Sequence[Sequence[int]]) -> Callable[[Sequence[int]], P
 
 @lru_cache(4096)
 def extrapolation(nodes: tuple[int, ...], at: int) -> tuple[list[int], int]:
-    """Return integer weights and a divisor, to extrapolate a polynomial from its values at ``nodes`` to its value at ``at``.
+    """A polynomial is known by its values at ``nodes``. Return integer weights and a divisor that give its value at ``at``.
 
-    The value at ``at`` is the weighted sum of the values at ``nodes``, divided by the divisor. The polynomial itself is not built, because
-    its fractions would take most of the time of a comparison.
+    The value at ``at`` is the weighted sum of the values at ``nodes``, divided by the divisor. The polynomial itself is not built. The
+    polynomial's coefficients are fractions, and computing them would take most of the time of a comparison.
     """
     exact = [
         math.prod((Fraction(at - other, node - other) for other in nodes if other != node), start=Fraction(1))
@@ -82,7 +82,7 @@ def extrapolation(nodes: tuple[int, ...], at: int) -> tuple[list[int], int]:
 
 
 def _basis(nodes: Sequence[int]) -> list[list[Fraction]]:
-    """Return the Lagrange basis: for each node, the coefficients of the polynomial that is 1 at this node and 0 at the other nodes.
+    """Return the Lagrange basis. For each node, it has the coefficients of the polynomial that is 1 at this node and 0 at the other nodes.
 
     The coefficient of the lowest power comes first.
     """

@@ -1,4 +1,4 @@
-"""Skip repeated layers of a model: only the first and the last layer run, and the cost of the first also stands for the skipped layers."""
+"""Skip the repeated layers of a model. Only the first and the last layer run; the cost of the first layer is also used for the skipped layers."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ NUMBERS = frozenset({bool, int, float, str, type(None)})
 
 
 class NoFirst(FxflopsError):
-    """A skipped layer was called before the first layer of its group, whose result the skipped layer returns."""
+    """A skipped layer was called too early. A skipped layer returns the result of the first layer of its group, but this layer had not been
+    called yet."""
 
 
 class RepeatedLayers:
     """Groups of equal layers in a model's ModuleLists.
 
-    Two layers of a list are equal if they made the same calls with the same costs in every one of ``counts``, and if they have the same
-    attributes. An attribute with the layer's own index is not compared. ``times`` maps the path of each group's first layer to the number
-    of layers that this layer stands for.
+    Two layers of a list are equal if they have the same attributes, and if in each of ``counts`` they made the same calls with the same
+    costs. An attribute with the layer's own index is not compared. ``times`` maps the path of the first layer of each group to the number
+    of layers whose cost this layer represents.
     """
 
     def __init__(self, model: nn.Module, counts: Sequence[Sequence[Counted]]) -> None:
@@ -56,7 +57,8 @@ class RepeatedLayers:
 
     @contextmanager
     def left_out(self) -> Iterator[None]:
-        """In this block, replace the layers between the first and the last of each group by modules that return the first layer's result."""
+        """In this block, some layers of each group do not run. The layers between the first and the last are replaced by modules that
+        return the first layer's result."""
         given = [(layers, name, layers[name]) for layers, names in self._groups for name in names[:-1]]
         try:
             for layers, names in self._groups:
@@ -72,7 +74,7 @@ class RepeatedLayers:
                 vars(layer).pop("forward", None)
 
     def number(self, path: str) -> int:
-        """Return the number of layers for which a call in the module at this path stands."""
+        """Return how many layers a call in the module at this path represents."""
         for first, times in self.times.items():
             if path == first or path.startswith(f"{first}."):
                 return times
@@ -123,7 +125,7 @@ def _calls_of_layers(counted: Sequence[Counted], path: str) -> dict[str, list[An
 def _structures(layers: Mapping[str, nn.Module]) -> dict[str, Any]:
     """Return the classes, plain attributes and parameter shapes of each layer and its submodules. The keys are the layers' names.
 
-    If an attribute is the layer's own index in every layer, the attribute is left out.
+    If an attribute of every layer is the layer's own index in the list, the attribute is left out.
     """
     found: dict[str, dict[Any, Any]] = {}
     for name, layer in layers.items():

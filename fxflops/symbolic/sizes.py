@@ -36,10 +36,9 @@ class Inputs:
 
     ``dynamic_shapes`` is as for ``torch.export.export``: it maps each parameter of forward to the dims that vary, e.g.
     ``{"input_ids": {0: Dim("batch"), 1: Dim("seq", max=4096)}}``. A sequence in the order of the parameters also works. A plain name can
-    replace a Dim. ``2 * dim`` is a size derived from ``dim``. If an input has several tensors, as a KV cache has, the dims apply to each
-    tensor.
+    replace a Dim. ``2 * dim`` is a size derived from ``dim``. If an input has several tensors, as a KV cache has, the same dims vary in each tensor.
 
-    Raises InputError if a dim has no name or does not exist, or if one name has two lengths.
+    Raises InputError if a dim has no name or does not exist, or if dims with the same name have different lengths.
     """
 
     def __init__(self, model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None, dynamic_shapes: Any) -> None:
@@ -97,7 +96,7 @@ class Inputs:
 
 
 def _placed(value: Any, spec: Any, where: str) -> Iterator[tuple[torch.Tensor, list[Place]]]:
-    """Yield each tensor in an input that has dims with named sizes, together with the list of these dims as Places."""
+    """Yield each tensor in an input that has dims with named sizes. Each tensor comes with a list of Places, one for each of these dims."""
     if spec is None:
         return
     if isinstance(value, torch.Tensor):

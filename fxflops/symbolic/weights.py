@@ -1,4 +1,4 @@
-"""The weights that a run reads: only the looked-up rows of a lookup table, and all of every other weight."""
+"""The weights that a run reads. Of a lookup table, these are only the looked-up rows; of every other weight, all elements."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ class Weight(NamedTuple):
 def weights_read(report: Report, lookups: Collection[str] = ()) -> Iterator[Weight]:
     """Yield the parameters of each module call in the forward pass.
 
-    If ``lookups`` is not empty, only these ops are assumed to read single rows. The rows read by all calls of a module are assigned to the
-    module's first call. If a module has several parameters of the same shape and dtype, they are treated as one table.
+    If ``lookups`` is not empty, only these ops are assumed to read single rows. If a module is called several times, the rows that all its
+    calls read are assigned to its first call. If a module has several parameters of the same shape and dtype, these parameters are treated
+    as one table.
     """
     taken = _taken(report, lookups)
     counted = dict.fromkeys(taken, False)
@@ -68,8 +69,8 @@ def _taken(report: Report, lookups: Collection[str]) -> dict[Table, int]:
 def _whole(counted: Counted) -> list[Spec]:
     """Return the tensors that a call other than a lookup may read whole.
 
-    A query reads no tensor. A view counts as reading its argument only if it changes the shape: later calls then have only the new shape in
-    their arguments. If the view keeps the shape, the later calls themselves count as reading the tensor.
+    A query reads no tensor. A view is treated as a read of its argument only if it changes the shape. Later calls then have only a tensor
+    of the new shape in their arguments. If the view keeps the shape, the later calls themselves are treated as reads of the tensor.
     """
     call, out = counted.call, [*specs_in(counted.call.out)]
     given = [*inputs_of(call), *specs_in(dict(call.settings))]

@@ -52,7 +52,8 @@ def expression(sizes: Sequence[str], pieces: Sequence[tuple[Sequence[Range], Pol
 
 
 def _unified(pieces: Sequence[tuple[Sequence[Range], Polynomial]]) -> list[Polynomial]:
-    """Return the polynomial of each piece. If a piece is a single length, use a neighbouring piece's polynomial if it is also right there."""
+    """Return the polynomial of each piece. If a piece is a single length, use the polynomial of a neighbouring piece, if that polynomial
+    also gives the right value at this length."""
     found = [polynomial for _, polynomial in pieces]
     for axis in range(len(pieces[0][0])):
         for i, (ranges, _) in enumerate(pieces):
@@ -109,7 +110,7 @@ def _term(sizes: Sequence[str], monomial: Monomial, coefficient: int) -> str:
 
 
 def text(form: SizedCosts) -> str:
-    """Return the form as text: its domain, and the totals and operators in the largest piece of the domain."""
+    """Return the closed form as text. The text has the domain, and the totals and operators in the largest piece of the domain."""
     cell = _largest(form, form.main)
     here = _words(form.sizes, cell.ranges)
     lines = [
@@ -211,7 +212,7 @@ def plot(form: SizedCosts, x: str, what: str, phase: str, others: Mapping[str, i
 
 
 def _plotted(form: SizedCosts, what: str, axis: int, point: list[int]) -> list[int]:
-    """Return lengths of one size at which the form holds, if the other sizes have the lengths in ``point``."""
+    """The lengths of all other sizes are fixed to ``point``. Return lengths of the remaining size at which the polynomials hold."""
     found: set[int] = set()
     for cell in form.pieces(what):
         if all(

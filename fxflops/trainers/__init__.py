@@ -49,14 +49,14 @@ def estimate(
     Args:
         trainer: a name in :func:`list_trainers`.
         source: a Report from ``count(..., backward=True)``, a model, or a transformers config, which may be the dict in config.json.
-            If a formula needs the parameter count, the config's model is built on the meta device. The trainer "fxflops" counts
-            this model.
-        lengths: the lengths of the batch's sequences, or an int for a batch of one sequence. Default: the lengths in the report's inputs.
+            If a formula needs the parameter count, the config's model is built on the meta device. For the trainer "fxflops", this model is counted.
+        lengths: the lengths of the batch's sequences, or an int for a batch of one sequence. The default is the lengths in the report's inputs.
         images: the number of patches of each image in the batch. Only verl counts the vision encoder.
         closed_form: the model's closed form with ``backward=True``. Its sizes are batch and sequence length, or only the sequence length.
-            The trainer "fxflops" then evaluates the closed form for each length instead of counting the model.
+            For the trainer "fxflops", the closed form is then evaluated for each length, instead of counting the model.
 
-    Raises InputError for an unknown trainer, and for a source that lacks data that the trainer's formula reads.
+    Raises InputError for an unknown trainer. The function also raises InputError if the source does not have the data that the trainer's
+    formula needs.
     """
     return _estimates([trainer], Source(source, images, closed_form), lengths)[0]
 
@@ -70,7 +70,7 @@ def explain(
     images: Iterable[int] = (),
     closed_form: ClosedForm | None = None,
 ) -> Comparison:
-    """Explain why two trainers estimate different FLOPs for a batch: list the terms that differ, and what each trainer counts.
+    """Explain why two trainers estimate different FLOPs for a batch. The result lists the terms that differ, and what each trainer counts for them.
 
     See :func:`estimate` for the arguments.
     """

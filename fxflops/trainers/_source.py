@@ -1,4 +1,5 @@
-"""The data that trainers' formulas read from a model: the sizes in its config, its parameters by term, and its true count."""
+"""The data that trainers' formulas read from a model. The data are the sizes in the model's config, the model's parameters by term, and its
+true count."""
 
 from __future__ import annotations
 
@@ -53,8 +54,8 @@ class Training(NamedTuple):
 class Source:
     """A report, a model or a transformers config, with the data that trainers' formulas read from it.
 
-    ``images`` has the number of patches of each image in the batch. ``form`` is a closed form, which is evaluated for lengths that a
-    report does not have, instead of counting them. Raises InputError for a source of any other type.
+    ``images`` has the number of patches of each image in the batch. ``form`` is a closed form. If a length is not in the report, the closed
+    form is evaluated for this length instead of counting it. Raises InputError for a source of any other type.
     """
 
     def __init__(self, given: Any, images: Iterable[int] = (), form: ClosedForm | None = None) -> None:
@@ -78,7 +79,8 @@ class Source:
 
     @property
     def provenance(self) -> str:
-        """Where the numbers come from: the provenance of the report, or this environment if the numbers are computed now."""
+        """Where the numbers come from. The source is the provenance of the report or, if the numbers are computed now, a description of
+        this environment."""
         if isinstance(self._given, Report):
             return self._given.provenance
         return environment_of(torch.device("meta"), "", False).provenance
@@ -135,7 +137,7 @@ class Source:
 
     @cached_property
     def parameters(self) -> Mapping[str, int]:
-        """The number of parameters by term. A table that the input and the output layer share is listed under the output layer."""
+        """The number of parameters by term. If the input and the output layer share one table, the table is listed under the output layer."""
         found: Counter[str] = Counter()
         for module in self.modules:
             found[module_term(module)] += module.params or 0
@@ -155,7 +157,7 @@ class Source:
         return found
 
     def width_of_scores(self, trainer: str) -> int:
-        """Return heads x (query size per head + value size per head), summed over all layers with attention."""
+        """For each layer with attention, compute heads x (query size per head + value size per head); return the sum over these layers."""
         config = self.needed_config(trainer) and self.text
         layers = len([kind for kind in layer_kinds(config) if kind != "linear_attention"])
         self.check(trainer, {"attention projections": projections(config) * layers})
@@ -219,7 +221,8 @@ def _training_in(report: Report, times: int) -> Training:
 
 
 def _training_by(form: ClosedForm, length: int, times: int) -> Training:
-    """Evaluate a closed form for one sequence. The last size of the form is the sequence length; a size before it is the batch."""
+    """Evaluate a closed form for one sequence. The last size of the closed form is the sequence length. If there is a size before it, that
+    size is the batch."""
     point = [1, length][-len(form.sizes) :]
     cell = form.cell_at(point, "macs")
     wanted = PHASES["training"]
@@ -270,7 +273,8 @@ SHARED = ("n_shared_experts", "num_shared_experts")
 
 
 def read(config: Any, *names: str, default: int | None = None) -> int:
-    """Return the value of the first of these fields that a config has, or else the default. Raises InputError if there is no default."""
+    """Return the value of the first of these fields that the config has. If the config has none of these fields, return the default. Raises
+    InputError if there is no default."""
     for name in names:
         found = getattr(config, name, None)
         if isinstance(found, int):
@@ -301,7 +305,7 @@ def layer_kinds(config: Any) -> list[str]:
 def windows(config: Any) -> list[int | None]:
     """Return the window of each layer with attention, in tokens; None for a layer that attends to all tokens.
 
-    If the config does not list the kinds of its layers, its window applies to all layers, as in Mistral.
+    If the config does not list the kinds of its layers, the config's window applies to all layers, as in Mistral.
     """
     kinds, window = layer_kinds(config), getattr(config, "sliding_window", None)
     everywhere = not getattr(config, "layer_types", None) and getattr(config, "use_sliding_window", True)

@@ -1,4 +1,4 @@
-"""The FLOPs of a step by a trainer's formula, term by term, and the comparison of two trainers."""
+"""The FLOPs of a step by a trainer's formula, term by term. The module also compares the terms of two trainers."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Estimate(Tabular):
 
 
 class Difference(NamedTuple):
-    """A term for which two trainers differ: the FLOPs by each trainer, and what each trainer counts."""
+    """A term for which two trainers differ. The term has the FLOPs by each trainer's formula, and what each trainer counts."""
 
     term: str
     flops_a: int
@@ -135,8 +135,8 @@ class Comparison(Tabular):
 
 
 def estimated(trainer: Trainer, source: Source, lengths: tuple[int, ...]) -> Estimate:
-    """Return a trainer's estimate for a batch with these sequence lengths. Raises InputError for invalid lengths, and for a config without a field that
-    the formula reads."""
+    """Return a trainer's estimate for a batch with these sequence lengths. Raises InputError if the lengths are invalid, or if the config
+    does not have a field that the formula reads."""
     if not lengths or min(lengths) < 1:
         raise InputError(
             f"lengths must list the length of each sequence in the batch, such as [512, 1024], not {[*lengths]!r:.80}"

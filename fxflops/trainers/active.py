@@ -1,4 +1,4 @@
-"""Count the parameters that a token uses. In a mixture of experts, a token uses only the experts that it was sent to."""
+"""Count the parameters that a token uses. In a mixture of experts, a token uses only the experts that the router sent it to."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ._source import Source, module_term
 
 
 class ActiveParameters(NamedTuple):
-    """The number of parameters active per token, by the two definitions in use, and the total number of parameters.
+    """The number of parameters active per token, by each of the two definitions in use. ``ActiveParameters`` also has the total number of parameters.
 
     ``with_tables`` includes the router, the input table and the output table. ``without_input_table`` excludes the input table, which
-    multiplies nothing; a table shared with the output layer is not excluded. Mistral and Qwen publish ``with_tables``, OpenAI publishes
-    ``without_input_table``.
+    multiplies nothing. If the output layer shares the input table, the table is included. Mistral and Qwen publish ``with_tables``, OpenAI
+    publishes ``without_input_table``.
     """
 
     with_tables: float

@@ -20,7 +20,7 @@ UNKNOWN = ("llama4", "gemma4", "deepseek_v4", "qwen3_next", "qwen3_5")
 
 
 def terms(source: Source, lengths: tuple[int, ...]) -> Terms:
-    """Return 6 x matrix elements x tokens, including the router, and the attention scores of half of the pairs of tokens.
+    """Return 6 x matrix elements x tokens, including the router's matrix. The terms also have the attention scores of half of the pairs of tokens.
 
     In a layer with a window, only the pairs in the window are included.
     """

@@ -17,7 +17,7 @@ DIVISIBLE = 128
 
 
 def terms(source: Source, lengths: tuple[int, ...]) -> Terms:
-    """Return 6 x matrix elements x tokens, without the router, and the attention scores of half of the pairs of tokens."""
+    """Return 6 x matrix elements x tokens, without the router's matrix. The terms also have the attention scores of half of the pairs of tokens."""
     source.needed_config("megatron")
     config, tokens, squares = source.text, sum(lengths), sum(length**2 for length in lengths)
     hidden, ffn, kinds = read(config, *HIDDEN), feed_forward(config), layer_kinds(config)

@@ -20,7 +20,8 @@ DELTA_RULE = ("linear_num_value_heads", "linear_key_head_dim", "linear_value_hea
 
 
 def terms(source: Source, lengths: tuple[int, ...]) -> Terms:
-    """Return 6 x parameters x tokens, without the input table and the vision encoder, and the attention scores of every pair of tokens."""
+    """Return 6 x parameters x tokens, without the input table and the vision encoder. The terms also have the attention scores of every
+    pair of tokens."""
     tokens, squares = sum(lengths), sum(length**2 for length in lengths)
     # torchtitan rounds the experts' active parameters down.
     active = {name: int(n) for name, n in source.active_parameters.items() if name not in ("input table", "vision")}
@@ -29,7 +30,8 @@ def terms(source: Source, lengths: tuple[int, ...]) -> Terms:
 
 
 def terms_with_windows(source: Source, lengths: tuple[int, ...]) -> Terms:
-    """Return the terms of torchtitan 0.3.0, but with the scores only in each layer's window, and with the state of a delta rule."""
+    """Return the terms of torchtitan 0.3.0 with two changes: only scores within each layer's window are counted, and the state of a delta
+    rule is also counted."""
     found = dict(terms(source, lengths))
     config, tokens = source.text, sum(lengths)
     of_layers = windows(config)

@@ -39,7 +39,8 @@ PERIOD = 6
 
 
 def terms(source: Source, lengths: tuple[int, ...]) -> Terms:
-    """Return verl's FLOPs by term. Raises InputError for an architecture unknown to verl; verl itself then prints an MFU of 0."""
+    """Return verl's FLOPs by term. Raises InputError for an architecture that verl does not know. For such an architecture, verl itself
+    prints an MFU of 0."""
     whole = source.needed_config("verl")
     kind = whole.model_type
     if kind not in TYPES:
@@ -80,7 +81,7 @@ def _projections(kind: str, config: Any) -> int:
 
 
 def _feed_forward(kind: str, config: Any) -> dict[str, int]:
-    """Return, by term, the number of elements in the matrices of the feed-forward layers that a token uses."""
+    """Return the sizes of the feed-forward matrices that a token uses, in elements, by term."""
     hidden, layers = config.hidden_size, config.num_hidden_layers
     if kind not in MIXTURES and not (kind in HYBRID and hasattr(config, "num_experts")):
         return {"mlp": hidden * config.intermediate_size * (2 if kind == "apertus" else 3) * layers}
