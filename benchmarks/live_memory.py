@@ -112,6 +112,12 @@ def table(rows: list[dict[str, Any]]) -> str:
             f"| {zoo} | {row['model']} | {row['live']:,} | {row['predicted']:,} | {row['predicted'] / row['live'] - 1:+.2%} |"
             for row in far
         ]
+    lines += [
+        "",
+        "The oracle follows tensors. It does not see the packed weights of torchvision's quantized models, which fxflops includes, and it cannot",
+        "run flex attention, so models with flex attention are not compared. Other models that are not compared raise an error, or take longer",
+        f"than {SECONDS} s.",
+    ]
     if off:
         lines += ["", "| zoo | model | live | predicted | error |", "|---|---|---:|---:|---:|", *off]
     return "\n".join(lines) + "\n"
