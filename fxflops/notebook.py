@@ -196,8 +196,8 @@ class TorchFLOPsByFX:
 def _shown_at(nodes: Iterable[Node], graph: fx.GraphModule) -> dict[str, range]:
     """For each node, by name, return the indices of the calls whose FLOPs are shown in the node's row.
 
-    A comparison of Python numbers is not a call. Its FLOP is counted for the torch._assert that checks the comparison. As in torch_flops,
-    this FLOP is shown in the row of the comparison, if the comparison is a node of the graph.
+    A comparison of Python numbers is not a call. The FLOP of the comparison is counted for the torch._assert that checks the comparison. As
+    in torch_flops, this FLOP is shown in the row of the comparison, if the comparison is a node of the graph.
     """
     calls = {node.name: node.calls for node in nodes}
     for node in graph.graph.nodes:

@@ -367,14 +367,14 @@ def process_group_of(given: Any) -> tuple[Any, bool]:
 
 
 def default_store() -> Any:
-    """Return the store that connects the processes of torch.distributed. Without it, reports of several ranks are not gathered."""
+    """Return the store that connects the processes of torch.distributed. Without this store, reports of several ranks are not gathered."""
     return torch.distributed.distributed_c10d._get_default_store()
 
 
 @contextmanager
 def fake_group(rank: int, size: int) -> Iterator[None]:
-    """Make this process one of ``size`` simulated processes: its collectives return at once. Without it, no rank is simulated.
-    DTensor caches meshes. The next rank's groups have other names, so the caches are cleared at the end."""
+    """Make this process one of ``size`` simulated processes: its collectives return at once. Without the classes of torch for this, no rank
+    is simulated. DTensor caches meshes. The next rank's groups have other names, so the caches are cleared at the end."""
     from torch.distributed.tensor import _redistribute, debug
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -645,7 +645,8 @@ def graphs_of(module: Any) -> list[Any]:
 def script_module_of(method: Any) -> Any:
     """Return the module that a scripted method belongs to; None if torch has no function for this.
 
-    Purpose: to count ``scripted.encode`` with the parameters of its module. Without it, these parameters are missing in the report.
+    Purpose: to count ``scripted.encode`` with the parameters of its module. Without this function of torch, these parameters are missing in
+        the report.
     """
     wrap = getattr(getattr(torch.jit, "_recursive", None), "wrap_cpp_module", None)
     return None if wrap is None else wrap(method.owner)

@@ -6,7 +6,7 @@ outputs need not be tensors: everything that :func:`fxflops.count` accepts works
 as in a trace by current torch; fvcore's documentation shows "addmm", which older versions of torch traced.
 
 Three things differ from fvcore. First, ``unsupported_ops`` lists only calls of functions. The list omits properties (``x.T``) and
-arithmetic on sizes (``x.shape[0] * 2``), which a trace shows as ``aten::mul`` because sizes are tensors there. The list also omits the
+arithmetic on sizes (``x.shape[0] * 2``), which a trace shows as ``aten::mul`` because sizes are tensors in a trace. The list also omits the
 operators inside F.local_response_norm and F.lp_pool, because fxflops sees each function as one operator. Second, calls that no output needs
 are counted; fvcore's trace drops such calls. Third, counts are ints; fvcore returns a float for einsum.
 """

@@ -10,7 +10,8 @@ If the tool raises an error, the count here is what the tool's rules intend. The
 convolutions, ``padding="same"``, and a size passed to F.interpolate by position, as nn.Upsample does.
 
 The tool's function get_model_profile calls ``model.forward``. A call of ``model.forward`` bypasses the hooks, so the tool misses the
-functions that the model's own forward calls. Here these functions are counted, as with the tool's FlopsProfiler around ``model(x)``.
+functions that the model's own forward calls. This convention counts the functions that the model's own forward calls, as the tool's
+FlopsProfiler around ``model(x)`` does.
 
 Two differences remain. First, the tool's number depends on how a function is looked up. The tool misses a function that
 was imported by name before the tool replaced it (``from torch.nn.functional import gelu``), the second name of a

@@ -29,8 +29,8 @@ class SavedModule:
 
 
 def module_finder(model: Callable[[], nn.Module | None] | None, calls: Sequence[Call]) -> Callable[[str], Any]:
-    """Return a function that maps a path to the module there. If the model no longer exists, the returned function makes a replacement for
-    the module, with the attributes recorded in ``calls``."""
+    """Return a function that maps a path to the module at this path. If the model no longer exists, the returned function makes a
+    replacement for the module, with the attributes recorded in ``calls``."""
     settings: dict[str, Mapping[str, Any]] = {}
 
     def module_at(path: str) -> Any:

@@ -130,7 +130,7 @@ def _shares(
     """For each mesh, return the number of sequences per data-parallel rank in a step. The result also has the names of the meshes that
     cannot divide the sequences evenly.
 
-    Such meshes have None instead of a number of sequences.
+    A mesh that cannot divide the sequences evenly has None instead of a number of sequences.
     """
     if global_batch is None:
         return [batch or 1] * len(meshes), []

@@ -75,7 +75,8 @@ class Meter:
     The FLOPs are the forward and backward FLOPs, 2 per multiply-accumulate, of every call of the model or its parts in a step. If a call
     has new shapes, a new mode or new trainable parameters, :func:`fxflops.count` counts the call before it runs. The time of counting is
     excluded from the step, and the call itself runs unobserved. Calls in eval mode under ``no_grad`` are evaluation and are not counted.
-    The backward pass is assumed to start from the loss in the output of a call. If there is no loss, it is assumed to start from the whole output.
+    The backward pass is assumed to start from the loss in the output of a call. If there is no loss, the backward pass is assumed to start
+    from the whole output.
 
     Args:
         model: the model to train. It may be wrapped in DistributedDataParallel.

@@ -1,4 +1,4 @@
-"""Time observed code on an accelerator. The times are those of events in the device's stream, which are read after the run."""
+"""Time observed code on an accelerator. The times are measured between events in the device's stream. The events are read after the run."""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ class StandIns:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is only a view of a storage. A wrapper is not, and neither is a quantized, sparse or lazily negated tensor."""
+    """Return whether a tensor is only a view of a storage. A wrapper is more than a view, and so is a quantized, sparse or lazily negated tensor."""
     return type(tensor) in ORDINARY and is_dense(tensor) and not (tensor.is_quantized or tensor.is_neg())
 
 

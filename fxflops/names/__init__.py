@@ -1,8 +1,8 @@
 """Functions and classes by name, for files: ``torch.nn.functional:gelu``, ``torch:Tensor.add``, ``aten::add.Tensor``.
 
 Names are looked up only in modules that this process has imported. Nothing is imported, called or evaluated because a file names it. If a
-name is not found, a placeholder object takes its place. Nothing is imported from torch because a file names it, either: ``of_torch.py`` has
-its functions, and is imported only if torch is loaded.
+name is not found, a placeholder object takes its place. The same rule holds for torch: ``of_torch.py`` has its functions, and is imported
+only if torch is loaded.
 """
 
 from __future__ import annotations

@@ -329,7 +329,8 @@ class CachingAllocator:
             )
 
     def _release_unsplit(self, pool: _Pool, size: int) -> None:
-        """Return a free block of at least ``size`` bytes to the driver. If there is none, return several blocks with ``size`` bytes in total."""
+        """Return a free block of at least ``size`` bytes to the driver. If there is no such block, return several blocks with ``size``
+        bytes in total."""
         place = bisect_left(pool.free, (size, 0))
         if place < len(pool.free):
             self._release(self._blocks[pool.free[place][1]])

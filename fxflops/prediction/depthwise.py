@@ -1,4 +1,4 @@
-"""A formula for the time of a depthwise convolution. Such a convolution reads and writes its tensors, and computes without tensor cores."""
+"""A formula for the time of a depthwise convolution. A depthwise convolution reads and writes its tensors, and computes without tensor cores."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A formula for the time of a matrix product. The formula uses three times: to compute, to read memory, and to read the L2 cache.
 
-A library such as cuBLAS cuts the output into tiles. Such a library also cuts a long inner dimension into parts, so that every
+A library such as cuBLAS cuts the output into tiles. A library such as cuBLAS also cuts a long inner dimension into parts, so that every
 multiprocessor has work. One tile and one part are computed by one block. The formula tries a few tile sizes and numbers of parts, and takes
 the fastest combination, as a library's heuristic does:
 

@@ -72,8 +72,8 @@ class Prediction(Tabular):
 
     - ``launch``: "graph" if kernels start as in a CUDA graph, "eager" if each kernel starts when the host has launched it.
     - ``families``: the calibrated families that were used, with their errors, by name and dtype.
-    - ``missing``: the number of calls without a formula. Only the bytes of these calls are known. If there are such calls, ``seconds`` is a
-      lower bound.
+    - ``missing``: the number of calls without a formula. Only the bytes of these calls are known. If there are calls without a formula,
+      ``seconds`` is a lower bound.
     - ``counted_for``: the type of device that the report was counted for. Devices of other types than "cuda" use other kernels, e.g. for attention.
     - ``steps``: the number of steps in a profiled block; 0 for other reports.
     - ``loading_seconds``: the seconds that a profiled block waited for data, on the machine where it was profiled.

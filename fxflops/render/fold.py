@@ -88,15 +88,15 @@ def work_name(whose: str, ops: Mapping[str, int]) -> str:
 
 
 def fingerprint(row: TreeRow) -> Hashable:
-    """Return a key for a module. Two modules have equal keys if their classes, sizes and counts are equal, and also those of all modules
-    below them. Times are ignored."""
+    """Return a key for a module. Two modules have equal keys if their classes, sizes and counts are equal, and if the same holds for all
+    modules below them. Times are ignored."""
     counts = (row.cls, row.calls, row.params, row.macs, row.flops, row.own_flops, row.missing, row.frozen)
     return counts, tuple(row.own_ops.items()), tuple((child.name, fingerprint(child)) for child in row.children)
 
 
 def mean(rows: Sequence[TreeRow]) -> TreeRow:
     """Merge identical rows into one row. The merged row's time is the mean of the rows' times, and the merged row's peak is the highest of
-    the rows' peaks. Merge their children likewise."""
+    the rows' peaks. Merge the children of these rows in the same way."""
     if len(rows) == 1:
         return rows[0]
     return rows[0]._replace(

@@ -40,7 +40,7 @@ Box = tuple[float, float, float]
 
 
 class _Text(NamedTuple):
-    """A ceiling's name, ``dx`` and ``dy`` pixels beside a point of the plot, in percent. With a negative ``dx``, the text ends there."""
+    """A ceiling's name, ``dx`` and ``dy`` pixels beside a point of the plot, in percent. With a negative ``dx``, the text ends at this position."""
 
     x: float
     y: float

@@ -96,7 +96,7 @@ def notes_on(root: TreeRow, **options: Unpack[Options]) -> list[str]:
 
 
 def _below(root: TreeRow, depth: int | None) -> str:
-    """Return a note with the number of modules that are deeper than ``depth``. Return "" if there are none."""
+    """Return a note with the number of modules that are deeper than ``depth``. Return "" if no modules are deeper."""
 
     def modules(row: TreeRow, left: int) -> int:
         return sum((left <= 0 and bool(child.cls)) + modules(child, left - 1) for child in row.children)

@@ -130,8 +130,8 @@ class Diff(Tabular):
         return _rows(self.modules, "module", sort_by, self.provenance)
 
     def by_operator(self, sort_by: str = "flops") -> Rows[DiffRow]:
-        """Return the operators of both reports by name, the largest difference first. The parameters of an operator are those
-        of the leaf modules that called the operator."""
+        """Return the operators of both reports by name, the largest difference first. The parameters of an operator are the parameters of
+        the leaf modules that called the operator."""
         return _rows(self.operators, "operator", sort_by, self.provenance)
 
     @property
@@ -265,7 +265,7 @@ def _modules(counted_run: CountedRun, phase: str) -> Side:
 
 
 def _operators(counted_run: CountedRun, phase: str) -> Side:
-    """Return the quantities of each operator. An operator's parameters are those of the leaf modules that called the operator."""
+    """Return the quantities of each operator. An operator's parameters are the parameters of the leaf modules that called the operator."""
     calls, modules = counted_run.run.calls, counted_run.modules(phase)
     leaves = {(c.op, c.path) for c in calls if c.phase in PARTS[phase] and isinstance(c.target, type)}
     params = {

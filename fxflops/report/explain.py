@@ -61,8 +61,8 @@ class Explanation(Tabular):
     """A table of the differences between the totals of conventions ``a`` and ``b``. The largest difference is first.
 
     The differences of all rows add up to ``total_b - total_a``. ``same`` is the FLOPs of all other calls, which both conventions
-    count identically. ``missing_a`` has the ops that convention ``a`` cannot count, each with its number of calls; ``missing_b`` has those
-    of ``b``. The total of a convention with missing ops is a lower bound.
+    count identically. ``missing_a`` has the ops that convention ``a`` cannot count, each with its number of calls; ``missing_b`` has the
+    ops that ``b`` cannot count. The total of a convention with missing ops is a lower bound.
     """
 
     a: str

@@ -593,9 +593,9 @@ class Report(View):
     def mfu(self, device: str | Device = "auto") -> float | None:
         """Return the model FLOPs utilization (MFU). MFU is 2 x MACs of forward and backward, divided by the time and by the device's peak FLOP/s.
 
-        The time is that of forward and backward, or under ``profile``, of the whole block. Returns None and warns if the run was not timed
-        on this device, or if it was faster than a measured peak. The warning says why. For a device from the table or a device that you
-        defined, the result may be above 1. If the MFU is above 1, a warning says that the device's peak is too low.
+        The time is the time of forward and backward or, under ``profile``, the time of the whole block. Returns None and warns if the run
+        was not timed on this device, or if it was faster than a measured peak. The warning says why. For a device from the table or a
+        device that you defined, the result may be above 1. If the MFU is above 1, a warning says that the device's peak is too low.
         """
         return self._mfu(device, asked=True)
 
@@ -718,7 +718,7 @@ class Report(View):
         return page_of(self._counted_run, self._summary, rooflines, mfu, why, title)
 
     def _rooflines(self, device: str | Device) -> tuple[dict[str, Roofline], str]:
-        """Return the roofline of each phase, and the reason if there is none. With ``device="auto"`` the run must have been timed."""
+        """Return the roofline of each phase. If there is no roofline, also return the reason. With ``device="auto"`` the run must have been timed."""
         if device == "auto" and not any(call.seconds for call in self.calls):
             return {}, "nothing was timed"
         try:

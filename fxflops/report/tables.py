@@ -163,8 +163,8 @@ def operation_table(counted_run: CountedRun) -> Table:
     """Return a table with a row for each call in run order. A graph node that takes time but makes no call also has a row.
 
     ``params`` is a leaf module's number of parameters, shown only at the module's first call. The memory columns are those of the graph
-    node that makes the call. For a backward call, they are those of the backward of its node. The counts of a call without a formula are
-    None. The column ``counts`` describes what is counted for the call. If there is a remark on the call, the remark follows.
+    node that makes the call. For a backward call, the memory columns are those of its node's backward. The counts of a call without a
+    formula are None. The column ``counts`` describes what is counted for the call. If there is a remark on the call, the remark follows.
     """
     run, counted, remarks = counted_run.run, counted_run.counted, counted_run.remarks
     node_at = {node.name: node for node in run.nodes}
