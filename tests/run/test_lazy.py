@@ -82,6 +82,6 @@ def test_a_lazy_module_that_is_not_reached() -> None:
             return self.used(x)
 
     model = Two()
-    with pytest.raises(InputError, match="run it once"):
+    with pytest.raises(InputError, match="run the model once"):
         count(model, torch.randn(2, 5))
     assert type(model.used) is nn.LazyLinear
