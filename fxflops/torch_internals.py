@@ -373,8 +373,8 @@ def default_store() -> Any:
 
 @contextmanager
 def fake_group(rank: int, size: int) -> Iterator[None]:
-    """Make this process one of ``size`` simulated processes: its collectives return at once. Without the classes of torch for this, no rank
-    is simulated. DTensor caches meshes. The next rank's groups have other names, so the caches are cleared at the end."""
+    """Make this process one of ``size`` simulated processes: its collectives return at once. Without the private names of torch used here,
+    no rank is simulated. DTensor caches meshes. The next rank's groups have other names, so the caches are cleared at the end."""
     from torch.distributed.tensor import _redistribute, debug
     from torch.testing._internal.distributed.fake_pg import FakeStore
 

@@ -114,7 +114,7 @@ class JitModelAnalysis:
         return self._analyze().uncalled
 
     def canonical_module_name(self, name: str) -> str:
-        """Return the name under which a module is counted. If the module has several names, this is the first."""
+        """Return the name under which a module is counted. If the module has several names, return the first."""
         if name not in self._aliases:
             missing = f"{type(self._model).__name__} has no module {name!r}; by_module() lists all modules"
             raise of_kind(InputError(missing), KeyError)

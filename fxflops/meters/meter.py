@@ -54,8 +54,8 @@ class AcceleratorClock(Meter):
     """Seconds per node by events in an accelerator's stream. The device is synchronized once, in ``finish``.
 
     With a ``queue``, the seconds cover only the time in which the device works. Before each node, the device waits until the host has
-    started all work of the node. ``host_seconds`` has the time that this took the host in an earlier pass. Without a queue, the seconds
-    include the device's waiting for the host.
+    started all work of the node. ``host_seconds`` has the time that the host took to start this work in an earlier pass. Without a queue,
+    the seconds include the device's waiting for the host.
     """
 
     frees = True
