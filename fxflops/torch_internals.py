@@ -248,7 +248,7 @@ set_grad_enabled = torch._C._set_grad_enabled
 
 # The function behind Module.__call__ that runs hooks and forward, to recognize module classes that override it. Necessary.
 call_impl = nn.Module._call_impl
-# The global module hooks, under the names that a module uses for its own hooks. A module with global or own hooks is no leaf. Necessary.
+# The global module hooks, under the names that a module uses for its own hooks. A module is not a leaf if it has hooks, or if there are global hooks. Necessary.
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 GLOBAL_HOOKS: dict[str, dict[int, Any]] = {name: getattr(nn.modules.module, f"_global{name}") for name in HOOKS}
 

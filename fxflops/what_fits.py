@@ -162,9 +162,9 @@ def largest_batch(
         make_inputs: a function of the batch size that returns a tuple of inputs, a single input, or a mapping from the names of forward's
             parameters to inputs. If the function or the model raises an error for a size, that size does not fit, e.g. size 1 for a
             batch norm in training. Inputs of more than 1 GiB are made on the meta device, unless ``make_inputs`` names a device itself.
-        memory: the memory limit, in bytes or as a size such as "16GiB". Without a card, it limits the peak memory of tensors
-            (``report.max_memory``). With a card, it limits everything that the process takes.
-        device: a card, as a name ("H100 SXM") or a Device: everything that ``report.reserved`` predicts, including the CUDA context, must
+        memory: the memory limit, in bytes or as a size such as "16GiB". Without a card, the limit applies to the peak memory of
+            tensors (``report.max_memory``). With a card, the limit applies to all memory of the process.
+        device: a card, as a name ("H100 SXM") or a Device. Everything that ``report.reserved`` predicts, including the CUDA context, must
             fit into the card's memory. ``device`` may also be "cpu" or "cuda". The model is then counted for this type of device, and
             ``memory`` is the limit. By default, the model's own device.
         backward, optimizer, autocast: as for :func:`count`. With ``backward``, the model is counted in its current mode, otherwise in eval mode.

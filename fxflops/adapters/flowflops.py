@@ -2,7 +2,7 @@
 
 The counts follow ``convention="flowflops_eager"`` and ``"flowflops_graph"``. As in the original, mode "eager" counts one sample. If a
 module has two parents, mode "eager" counts it once under each parent. flowflops's documentation does not show which text flowflops prints
-for each layer. Here, the text is the text of ptflops, on which flowflops is based.
+for each layer. This adapter prints ptflops's text, because flowflops is based on ptflops.
 """
 
 from __future__ import annotations

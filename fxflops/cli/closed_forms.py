@@ -30,7 +30,7 @@ def closed_form(
         str,
         typer.Option(
             metavar="NAME,NAME,...",
-            help="Names for the first dims of every input tensor, e.g. batch,seq. Use _ for a dim of fixed size. Write seq:8192 to check sizes of seq up to 8192.",
+            help="Names for the first dims of every input tensor, e.g. batch,seq. Use _ for a dim of fixed size. Write seq:8192 to compare the formulas with counts for seq up to 8192.",
         ),
     ],
     python: Annotated[

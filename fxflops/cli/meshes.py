@@ -102,7 +102,7 @@ def mesh(
         bool | None,
         typer.Option(
             "--checkpoint/--no-checkpoint",
-            help="Checkpoint every layer (keep only the layer's input), or keep all activations. Default: checkpoint only on meshes where the model would not fit into memory otherwise. With --global-batch, also checkpoint where this is faster.",
+            help="Checkpoint every layer (keep only the layer's input), or keep all activations. Default: checkpoint only on meshes where the model would not fit into memory otherwise. With --global-batch, also checkpoint on meshes where checkpointing is faster.",
         ),
     ] = None,
     json: option.TableAsJson = False,

@@ -97,7 +97,8 @@ class Stopwatch:
             self.stop()
 
     def timed(self, func: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, float]:
-        """Return ``func(*args, **kwargs)`` and the seconds that it took. The clock must be stopped; it runs only during this call."""
+        """Return ``func(*args, **kwargs)`` and the seconds that it took. Call this method only while the clock is stopped. The clock
+        runs during the call."""
         stopped_at: Any = self._stopped_at
         # This repeats the code of go(), because a profile runs this method for each repeated call, and calling go() takes longer.
         self._stopped_at, self._started_at = None, (started_at := time.perf_counter())

@@ -46,7 +46,7 @@ def embedding_backward(grad_output: Spec, *, scale_grad_by_freq: bool, out: Spec
 
 @formula(*named("embedding_renorm"))
 def embedding_renorm(weight: Spec, indices: Spec, max_norm: float, norm_type: float = 2.0, *, out: Spec) -> Cost:
-    """weight[v, d], indices[n] -> weight[v, d]: per row looked up, its norm, 1 compare, 1 divide and d multiplies.
+    """weight[v, d], indices[n] -> weight[v, d]: for each row that is looked up: its norm, 1 compare, 1 divide and d multiplies.
 
     The count is an upper bound: all rows looked up are assumed to be distinct, and their norms to exceed max_norm.
     """

@@ -581,7 +581,7 @@ class _Levels:
         places = [slice(end - size, end) for size, end in zip(numbers, accumulate(numbers), strict=True)]
         for place, number in zip(places, chosen, strict=True):
             for inner in self._inside[number].intersection(chosen):
-                # While the outer module is recomputed, assume that the inner module saves the most bytes that it saves anywhere in the run.
+                # While the outer module is recomputed, assume that the inner module saves as many bytes as in its largest call of the run.
                 levels[place] += self._least[inner] - rows[chosen.index(inner), columns[place]]
             for around in self._around[number].intersection(chosen):
                 levels[place] -= rows[chosen.index(around), columns[place]]
@@ -594,8 +594,8 @@ class _Levels:
         """Return the levels of the sets :meth:`_with`\\ (chosen, number), for all modules ``number`` at once.
 
         The first two results have one row per module. The first result has the live bytes at each column. The second result has the live
-        bytes while chosen modules are recomputed. The third result has the live bytes while the added module itself is recomputed, for all
-        modules one after the other (see :attr:`_owners`). Ignore the rows of modules that are already chosen.
+        bytes while chosen modules are recomputed. The third result lists, for every module in turn (see :attr:`_owners`), the live
+        bytes while the added module itself is recomputed. Ignore the rows of modules that are already chosen.
         """
         rows = self._rows(chosen)
         change = rows.sum(0)

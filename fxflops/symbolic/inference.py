@@ -64,8 +64,8 @@ class Serving:
     the mean error of predictions for single kernels of a decode step. ``predicted_copy_seconds`` is the part of
     ``predicted_per_token_seconds`` in which ``generate()`` copies its cache.
 
-    ``step_flops`` and ``step_bytes`` have one entry per decode step. There is one step fewer than new tokens, because the prefill gives
-    the first token. ``prefill_bytes`` and ``step_bytes`` are the fewest bytes that must be moved: all weights once, plus the cache. A
+    ``step_flops`` and ``step_bytes`` have one entry per decode step. The number of steps is the number of new tokens minus 1, because the
+    prefill gives the first token. ``prefill_bytes`` and ``step_bytes`` are the fewest bytes that must be moved: all weights once, plus the cache. A
     decode step reads ``weight_bytes`` of weights, with the experts of one token. ``model_bytes`` are all weights, with all experts.
 
     ``cache_bytes`` is the cache of the whole batch after the last step. In layers with a sliding window, the cache stops growing at the

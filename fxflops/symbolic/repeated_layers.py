@@ -104,7 +104,7 @@ class LeftOut(nn.Module):
         out: Any = self.out
         if not out:
             raise NoFirst(
-                "the run skips layers that equal an earlier layer, but the model called a skipped layer before this earlier layer"
+                "the run skips layers that are identical to another layer, but the model called a skipped layer before the other layer"
             )
         return out[0]
 

@@ -131,7 +131,7 @@ def _place(dim: int, wanted: Any, tensor: torch.Tensor, where: str) -> Iterator[
 
 
 def _enter(found: dict[str, Size], place: Place, length: int, where: str) -> None:
-    """Add the size of a place to ``found``. ``length`` is the length of the dim in the example.
+    """Add the size of an input's dim (``place``) to ``found``. ``length`` is the length of the dim in the example.
 
     Raise InputError if this length contradicts another dim with the same size.
     """

@@ -204,7 +204,7 @@ class MetaMirror(ModelTensors):
                 torch.inference_mode(tensor.is_inference()) if torch.is_inference_mode_enabled() else nullcontext()
             )
             with disable_current_modes() if len_torch_dispatch_stack() else nullcontext(), outside_inference_mode:
-                # Weights keep requires_grad under no_grad, since some of torch's functions read it there.
+                # Weights keep requires_grad under no_grad, because some torch functions read requires_grad even then.
                 keeps_requires_grad = key in self._state or torch.is_grad_enabled()
                 if base is None:
                     meta = _empty_like(tensor, tensor.requires_grad and keeps_requires_grad)

@@ -114,7 +114,8 @@ def _writes_elements(func: Any) -> bool:
 
 
 def _may_skip_kernel(operands: Iterable[Any]) -> bool:
-    """Return whether the first tensor is floating, contiguous and on meta, and all others have its dtype, and its shape or no dimension."""
+    """Return whether the first tensor is floating, contiguous and on meta, and every other tensor has the same dtype, and the same shape or
+    no dimensions."""
     others: Iterator[torch.Tensor] = (tensor for tensor in operands if isinstance(tensor, torch.Tensor))
     target = next(others)
     dtype, shape = target.dtype, target.shape

@@ -1,4 +1,4 @@
-"""verl's ``FlopsCounter``: 6 x matrix elements x tokens, including both embedding tables, and the scores of half of the pairs of tokens.
+"""verl's ``FlopsCounter``: 6 x matrix elements (including both embedding tables) x tokens, plus the attention scores of half of the token pairs.
 
 ``verl/utils/flops_counter.py`` of verl 0.9.1: https://github.com/volcengine/verl/blob/v0.9.1/verl/utils/flops_counter.py
 """
