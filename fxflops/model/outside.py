@@ -12,7 +12,6 @@ from __future__ import annotations
 import dis
 import gc
 import operator
-import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import cache, lru_cache, partial
@@ -34,8 +33,8 @@ DEPTH = 3
 """The search for tensors goes through at most this many levels of containers and objects."""
 FEW = 1000
 """Containers with more items than this are not searched for tensors."""
-WITHOUT_TENSORS = {"torch", *sys.stdlib_module_names} - {"__main__"}
-"""Packages whose functions keep no tensors of a forward outside the model."""
+WITHOUT_TENSORS = frozenset({"torch", "abc", "collections", "contextlib", "dataclasses", "enum", "functools", "typing"})
+"""Packages whose functions keep no tensors of a forward outside the model. A user's file may have the name of any other module."""
 REBINDS = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
 REBINDING = frozenset(map(dis.opmap.__getitem__, REBINDS))
 PLAIN = frozenset(
@@ -55,7 +54,7 @@ class Outside:
     """
 
     def __init__(self, classes: Iterable[type], hooks: Iterable[Any] = ()) -> None:
-        self.containers: list[Any] = []
+        self._kept: dict[int, Any] = {}  # the containers, by id
         self.generators: list[Generator] = []
         self.tensors: list[torch.Tensor] = []
         self._places: list[tuple[Place, Any, Any]] = []
@@ -103,6 +102,9 @@ class Outside:
 
     def _enter_container(self, container: Any) -> None:
         """Add a container to the search, with the containers, objects and tensors in it."""
+        if id(container) in self._seen:
+            return
+        self._seen.add(id(container))
         if len(container) > FEW:
             if len(container) <= LONGEST:
                 self._keep(container)
@@ -116,9 +118,11 @@ class Outside:
                 self._keep(vars_of(part))
 
     def _keep(self, container: Any) -> None:
-        if id(container) not in self._seen:
-            self._seen.add(id(container))
-            self.containers.append(container)
+        self._kept.setdefault(id(container), container)
+
+    @property
+    def containers(self) -> list[Any]:
+        return [*self._kept.values()]
 
     def _enter_users(self, function: FunctionType) -> None:
         """Add a function to the search, unless the function belongs to torch or to Python's library."""
@@ -162,19 +166,11 @@ class Outside:
             elif issubclass(kind, type):
                 if id(value) not in self._seen and value.__module__ == file_globals.get("__name__"):
                     self._enter_class(value)
-            elif issubclass(kind, CONTAINERS):
-                self._enter_container(value)
-            elif kind is CachedFunction:
-                self._enter_cached(value)
-            elif issubclass(kind, torch.Tensor):
-                self.tensors.append(value)
-            elif generator := generator_of(value):
-                self.generators.append(generator)
             else:
                 self._enter_value(value, DEPTH)
 
     def _enter_value(self, value: Any, depth: int) -> None:
-        """Add the value of a closure variable, a default argument or a function's attribute to the search."""
+        """Add a value that a function uses to the search: of a global or closure variable, a default argument or an attribute."""
         kind = type(value)
         if kind in PLAIN:
             return
