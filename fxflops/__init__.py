@@ -57,6 +57,8 @@ else:
             advice = f": {ours[name]}"
         else:
             advice = import_module(".errors", __name__).did_you_mean(name, __getattr__("__all__"))
+            if not advice and not name.startswith("_") and hasattr(__getattr__("Report"), name):
+                advice = f": it belongs to a report, e.g. count(model, args).{name}"
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{advice}")
 
     def __dir__():

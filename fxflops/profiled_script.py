@@ -15,6 +15,7 @@ from .model.callables import modules_of_frame
 from .model.modules import all_modules
 from .profiling import profile
 from .report.report import Report
+from .run.block import OPERATIONS
 from .torch_internals import original_of
 from .trace.modes import is_on_top
 
@@ -24,12 +25,12 @@ class ScriptProfile:
 
     The models are found at the first call of a module with parameters. The profiled models are the models that are reachable from the
     caller's variables. The models are profiled from this call on, so ``report`` covers neither imports nor model construction. If no such
-    module is called, it covers everything. ``lines`` is as for ``profile``.
+    module is called, it covers everything. ``lines`` and ``detail`` are as for ``profile``.
     """
 
-    def __init__(self, lines: bool = False) -> None:
-        self._lines = lines
-        self._profile = profile(lines=lines)
+    def __init__(self, lines: bool = False, detail: str = OPERATIONS) -> None:
+        self._lines, self._detail = lines, detail
+        self._profile = profile(lines=lines, detail=detail)
         self._thread = os.getpid(), threading.get_ident()
         self._call: Callable[..., Any] = nn.Module.__call__
         self._first_call: Callable[..., Any] | None = None
@@ -73,7 +74,7 @@ class ScriptProfile:
         self._has_models = True
         self._restore_call()
         self._profile.__exit__(None, None, None)
-        self._profile = profile(_models(module, caller), lines=self._lines)
+        self._profile = profile(_models(module, caller), lines=self._lines, detail=self._detail)
         self._profile.__enter__()
 
 

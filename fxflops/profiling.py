@@ -59,7 +59,7 @@ class profile:
             warmup=, active=)``. The loop must call :meth:`step` after each iteration.
         detail: "operations" observes everything. "modules" times module calls and steps, but observes nothing else. "steps" times only
             the outermost calls of the models, i.e. the steps. With "modules" or "steps", the loop runs almost at full speed, but the report
-            has no counts and no memory. Only the steps of ``optimizer`` are then timed as optimizer steps.
+            has no counts and no memory.
         lines: whether to sample which lines of your code take the time (``report.by_line()``). Sampling lines needs ``pip install
             pyinstrument``. With ``detail="steps"``, the loop runs about as fast as without a profile.
 

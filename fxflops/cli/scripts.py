@@ -48,6 +48,14 @@ def profile(
             help="Also show how much time each line of the script takes. This option needs the package pyinstrument.",
         ),
     ] = False,
+    detail: Annotated[
+        str,
+        typer.Option(
+            metavar="operations|modules|steps",
+            autocompletion=lambda: ["operations", "modules", "steps"],
+            help="What to measure: counts, times and memory of all operations, or only the times of modules or of steps. With modules or steps, the script runs almost at full speed.",
+        ),
+    ] = "operations",
     save: Annotated[
         list[Path] | None,
         typer.Option(
@@ -66,7 +74,7 @@ def profile(
         raise InputError(f"file not found: {os.fspath(script)!r}; fxflops run MODEL counts and times a model")
     from ..profiled_script import ScriptProfile
 
-    run = ScriptProfile(lines)
+    run = ScriptProfile(lines, detail)
     try:
         with run:
             code = _exit_code(script, context.args)

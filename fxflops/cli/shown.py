@@ -11,7 +11,6 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,6 +24,7 @@ from ..render.table import grid, ordered
 from ..render.text import align, plain, printable, terminal_width, wrapped
 from ..report.comparison import Comparison
 from ..report.diff import Diff
+from ..report.picture import missing_converter
 from ..report.report import Report
 from ..roofline.devices import Device
 from ..units import billions
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from ..ops.packages import Package
     from .options import Asked
 
-CONVERTERS = {".png": ("resvg_py", "resvg-py"), ".pdf": ("cairosvg", "cairosvg")}
-"""The module and the package that convert a picture to the format of a suffix."""
 DEFAULT_COLUMNS = ("phase", "op", "module", "inputs", "output", "macs", "flops", "seconds", "bytes_peak")
 
 
@@ -195,11 +193,8 @@ def check_suffix(path: Path) -> None:
 
     if not path.name.lower().endswith(tuple(FORMATS)):
         raise InputError(f"--save {path}: expected a file name that ends in one of {', '.join(FORMATS)}")
-    module, package = CONVERTERS.get(path.suffix.lower(), ("", ""))
-    if module and find_spec(module) is None:
-        raise InputError(
-            f"--save {path}: {path.suffix[1:].upper()} needs {package}, which is not installed:\n  pip install {package}"
-        )
+    if missing := missing_converter(path.suffix):
+        raise InputError(f"--save {path}: {missing}")
     if not path.parent.is_dir():
         raise InputError(f"--save {path}: there is no folder {str(path.parent)!r}")
 

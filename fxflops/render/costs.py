@@ -35,7 +35,7 @@ def cost_lines(data: Summary, room: int | None, color: bool) -> list[str]:
         return []
     timed, by_time = any(part.row.seconds is not None for part in parts), _by_time(data, parts)
     keys, what = ("flops", "flops%", "time", "time%")[: 4 if timed else 2], "time" if by_time else data.unit
-    if timed and room is not None and room < ROOM_FOR_BOTH:
+    if data.is_unobserved or (timed and room is not None and room < ROOM_FOR_BOTH):
         keys = ("time", "time%") if by_time else ("flops", "flops%")
     columns = [column for column in MODULE_COLUMNS if column.key in keys]
     values = [module_values(part.row, data.root) for part in parts]
@@ -80,7 +80,7 @@ def costs(data: Summary) -> list[Part]:
 
 def _by_time(data: Summary, parts: Iterable[Part]) -> bool:
     """Return whether to compare the parts by their time instead of their FLOPs."""
-    return not data.unsteady and any(part.row.seconds is not None for part in parts)
+    return (data.is_unobserved or not data.unsteady) and any(part.row.seconds is not None for part in parts)
 
 
 def operator_shares(data: Summary) -> list[tuple[str, list[str]]]:
@@ -98,7 +98,9 @@ def _is_worth_a_line(row: TreeRow, data: Summary) -> bool:
     """Return True if a module has a large enough share of FLOPs or time. Also return True if the share is unknown, because the module was
     neither counted nor timed."""
     flops, seconds = units.percent(row.flops, data.root.flops), units.percent(row.seconds, data.root.seconds)
-    return max(flops or 0.0, seconds or 0.0) >= LEAST or (row.missing > 0 and seconds is None)
+    return max(flops or 0.0, seconds or 0.0) >= LEAST or (
+        row.missing > 0 and seconds is None and not data.is_unobserved
+    )
 
 
 def _shares(values: Sequence[tuple[str, float]]) -> list[str]:

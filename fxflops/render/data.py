@@ -12,7 +12,7 @@ from ..counting.steps import StepTime
 from ..counting.uncounted import Missing
 from ..meters.code_lines import CodeLine
 from ..meters.timing import Timing
-from ..records import OUTSIDE, Params
+from ..records import OUTSIDE, UNSEEN, Params
 from ..run.outcome import Compiled
 
 LITTLE = 0.0005
@@ -190,6 +190,11 @@ class Summary:
     def rules(self) -> str:
         """The rules that were used for counting, e.g. "convention fxflops, attention dense"."""
         return f"convention {self.convention}" + (f", attention {self.attention}" if self.attention else "")
+
+    @property
+    def is_unobserved(self) -> bool:
+        """True if the run was only timed, without observing its operations (``profile(detail="steps")`` or ``"modules"``)."""
+        return bool(self.missing) and all(item.op == UNSEEN for item in self.missing)
 
     @property
     def complete(self) -> bool:

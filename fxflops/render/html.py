@@ -152,7 +152,7 @@ def _head(data: Summary) -> str:
         f'<tr><th scope="row">{escaped(name)}</th><td class="n">{escaped(value)}</td><td>{escaped(said)}</td></tr>'
         for name, value, said in lines
     )
-    missing = "\n".join(missing_lines(data.missing) + ([f"{paste_where(data)}:\n{data.paste}"] if data.paste else []))
+    missing = "\n".join(missing_lines(data) + ([f"{paste_where(data)}:\n{data.paste}"] if data.paste else []))
     warning = f'<pre class="missing">{escape(missing)}</pre>' if missing else ""
     about = escaped(f"input {data.inputs} · {data.setting}" if data.inputs else data.setting)
     said = "".join(map(note, [conclusion(data, data.utilization), *remark_lines(data)]))

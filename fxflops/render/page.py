@@ -28,7 +28,7 @@ from .icicle import SHOW, blocks, icicle_chart, total
 from .memory_chart import constant, memory_chart, memory_note, owners_table
 from .page_data import MOST_TILES, MemoryTimeline, Metric, Page, payload, shallow
 from .roofline_chart import MOST_DOTS, bounds_in_words, roofline_chart
-from .summary import facts, missing_lines, paste_where, remark_lines
+from .summary import TIMED_ONLY, facts, missing_lines, paste_where, remark_lines
 from .text import escaped, place, plain
 
 HERE = Path(__file__).parent
@@ -117,10 +117,10 @@ def cards(page: Page) -> list[Card]:
     """Return the cards at the top of the page: counts, parameters, latency, memory, speed and utilization, if these are known."""
     data = page.summary
     bound, of_all = "≥ " if data.root.missing else "", "" if data.complete else "≥ "
-    found = [
-        _count(data.unit, data.root.flops, bound, data.rules),
-        _count("MACs", data.root.macs, bound, "fxflops's own count under every convention"),
-    ]
+    found = []
+    if not data.is_unobserved:
+        found.append(_count(data.unit, data.root.flops, bound, data.rules))
+        found.append(_count("MACs", data.root.macs, bound, "fxflops's own count under every convention"))
     if data.backward_flops is not None:
         parts = {"forward": data.root.flops, "backward": data.backward_flops}
         said = " + ".join(f"{name} {units.count(value)}" for name, value in parts.items())
@@ -173,7 +173,9 @@ def _head(page: Page) -> list[str]:
     about += [f"input {data.inputs}"] if data.inputs else []
     said_first = conclusion(data, None if page.roofline is None else page.roofline.mfu)
     badge, said = "good", f"complete: {data.counted_calls:,} of {data.calls:,} calls counted"
-    if not data.complete:
+    if data.is_unobserved:
+        badge, said = "", TIMED_ONLY
+    elif not data.complete:
         badge, said = "bad", f"INCOMPLETE: {data.calls - data.counted_calls:,} of {data.calls:,} calls not counted"
     rows = "".join(
         f"<tr><th scope=row>{escaped(fact.label)}</th><td>{escaped(fact.value)}</td>"
@@ -211,12 +213,12 @@ def _figure(value: str) -> str:
 
 
 def _missing(data: Summary) -> list[str]:
-    if data.complete:
+    if data.complete or data.is_unobserved:
         return []
     lines = [
         '<section class="missing" aria-label="what is not counted">',
         "<p>The totals are lower bounds: these calls have no formula.</p>",
-        f"<pre>{escape(chr(10).join(missing_lines(data.missing)))}</pre>",
+        f"<pre>{escape(chr(10).join(missing_lines(data)))}</pre>",
     ]
     if data.paste:
         lines.append(f'<p>{paste_where(data).capitalize()}:</p><pre class="paste">{escape(data.paste)}</pre>')

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from .. import units
 from ..counting.collectives import Collective
 from ..counting.steps import StepTime
-from ..counting.uncounted import PASTE, Missing
+from ..counting.uncounted import PASTE
 from ..meters.code_lines import CodeLine
 from ..meters.timing import Timing
 from ..records import BACKWARD, OUTSIDE, Params
@@ -32,6 +32,7 @@ MANY_WORKERS = 32
 """If a loop needs more workers than this, they are not the answer."""
 WORKING = 0.9
 """If an accelerator's own work takes less than this share of the latency, the accelerator waits for the host."""
+TIMED_ONLY = 'only times were measured; detail="operations" also counts'
 UNSTEADY = "unsteady, as on a busy machine: measure again"
 
 
@@ -65,7 +66,7 @@ def summary(data: Summary, *, width: int | None = None, color: bool = False) -> 
     for line in remark_lines(data):
         where, colon, said = line.partition(": ")
         lines += flow(where + colon.rstrip(), [said], " ", limit, 4)
-    lines += [paint(line, "red", color) for line in missing_lines(data.missing)]
+    lines += [paint(line, "red", color) for line in missing_lines(data)]
     if data.paste:
         lines += [f"{paste_where(data)}:", *(f"    {line}" for line in data.paste.rstrip().splitlines())]
     return "\n".join(line.rstrip() for line in lines)
@@ -77,7 +78,7 @@ def notes(data: Summary) -> list[str]:
     said = conclusion(data, data.utilization)
     shares = [f"{label}: {' · '.join(values)}" for label, values in operator_shares(data)]
     lines = [", ".join(filter(None, head)), *([said] if said else []), *_fact_lines(facts(data), None, False), *shares]
-    return [" ".join(line.split()) for line in (*lines, *remark_lines(data), *missing_lines(data.missing))]
+    return [" ".join(line.split()) for line in (*lines, *remark_lines(data), *missing_lines(data))]
 
 
 def compiled_lines(run: CompiledRun) -> str:
@@ -168,15 +169,17 @@ def remark_lines(data: Summary) -> list[str]:
     return [plain(line) for line in dict.fromkeys(data.remarks)][:MOST_MISSING]
 
 
-def missing_lines(missing: Sequence[Missing]) -> list[str]:
+def missing_lines(data: Summary) -> list[str]:
     """Return a line for each of the first :data:`MOST_MISSING` ops that were not counted. All other such ops share one line."""
-    lines = []
-    for item in missing[:MOST_MISSING]:
+    lines: list[str] = []
+    if data.is_unobserved:
+        return lines
+    for item in data.missing[:MOST_MISSING]:
         where = f" in {plain(item.path)}" if item.path else ""
         site = f"({plain(item.site)})" if item.site else ""
         parts = [f"not counted: {plain(item.op)} x{item.calls}{where}", plain(item.shapes), site]
         lines += ["  ".join(filter(None, parts)), *([f"    {plain(item.reason)}"] if item.reason else [])]
-    rest = missing[MOST_MISSING:]
+    rest = data.missing[MOST_MISSING:]
     if rest:
         lines.append(f"not counted: {len(rest)} more kinds, {sum(item.calls for item in rest)} calls")
     return lines
@@ -193,6 +196,8 @@ def _counts(data: Summary) -> list[Fact]:
     Each number is shown in a readable form, and exactly, as for a paper.
     """
     counted = f"{'complete' if data.complete else 'INCOMPLETE'}: {data.counted_calls:,} of {data.calls:,} calls"
+    if data.is_unobserved:
+        return [Fact("FLOPs", "unknown", [TIMED_ONLY])]
     if data.missing and not data.counted_calls:
         return [Fact("FLOPs", "unknown", [counted])]
     bound = ">= " if data.root.missing else ""

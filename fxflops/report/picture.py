@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 from ..counting.counted_run import CountedRun
 from ..errors import FxflopsError, InputError
@@ -19,6 +20,8 @@ CHARTS = "graph", "modules", "memory", "roofline"
 SIZES = "flops", "macs", "time"
 """The costs that can determine the sizes of modules in the chart. The names are those in :data:`~fxflops.report.graph.COSTS`."""
 NO_OUTLINES = ".chart text{stroke:none !important}"
+CONVERTERS = {".png": ("resvg_py", "resvg-py"), ".pdf": ("cairosvg", "cairosvg")}
+"""For each suffix, the module and the package that convert a picture to this format."""
 ZOOM = 2
 """PNG pixels per SVG pixel, in each direction."""
 
@@ -90,12 +93,22 @@ def charted(page: Page, chart: str, by: str) -> str:
     return chart_svg(roofline_chart(page.roofline, page.calls, title)[0], data.provenance)
 
 
+def missing_converter(suffix: str) -> str:
+    """Return which package to install to write pictures with this suffix; "" if it is installed, or if none is needed."""
+    module, package = CONVERTERS.get(suffix.lower(), ("", ""))
+    return _needs(suffix, package) if module and find_spec(module) is None else ""
+
+
+def _needs(suffix: str, package: str) -> str:
+    return f"{suffix[1:].upper()} needs {package}, which is not installed:\n  pip install {package}"
+
+
 def as_png(svg: str) -> bytes:
     """Return a picture as PNG. Raises FxflopsError if resvg is not installed."""
     try:
         from resvg_py import svg_to_bytes
     except ImportError as error:
-        raise FxflopsError("PNG needs resvg, which is not installed:\n  pip install resvg-py") from error
+        raise FxflopsError(_needs(".png", "resvg-py")) from error
     return bytes(svg_to_bytes(svg_string=svg, zoom=ZOOM))
 
 
@@ -104,6 +117,6 @@ def as_pdf(svg: str) -> bytes:
     try:
         from cairosvg import svg2pdf
     except (ImportError, OSError) as error:  # OSError: cairosvg is installed, but cairo is not
-        raise FxflopsError(f"PDF needs cairosvg, which is not installed:\n  pip install cairosvg  ({error})") from error
+        raise FxflopsError(f"{_needs('.pdf', 'cairosvg')}  ({error})") from error
     # Remove the outlines of text: browsers draw the outlines below the text, but cairosvg draws them over the text.
     return bytes(svg2pdf(bytestring=svg.replace("</style>", f"{NO_OUTLINES}</style>", 1).encode()))

@@ -113,8 +113,8 @@ class Block:
     parameters are on meta, a model may load them for each call, e.g. with accelerate's offloading. Then only the results of the
     calls show the device: the block is timed by the CPU's clock, and these times are dropped if the device is not the CPU.
 
-    ``detail`` is one of :data:`DETAILS`. With a detail other than "operations", storages are unknown, and only steps of
-    ``optimizers`` are observed. With ``samples_lines``, the lines of the user's code are sampled while the block is observed.
+    ``detail`` is one of :data:`DETAILS`. With a detail other than "operations", operations and storages
+    are not observed. With ``samples_lines``, the lines of the user's code are sampled while the block is observed.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class Block:
             instruments = Instruments(world, storages, AutogradOwners(), change_listener=self._optimizer_memory)
             self._observer = self._new_observer(paths, registry, instruments)
         else:
-            self._observer = self._new_module_times(paths, optimizers)
+            self._observer = self._new_module_times(paths)
         self._usage_before = Usage.now()
         for category, tensors in {
             "params": [*params, *self._packed],
@@ -186,10 +186,10 @@ class Block:
             observer.stopwatch.costs, observer.stopwatch.cold = measured_entry_costs(registry)  # runs about 50 calls
         return observer
 
-    def _new_module_times(self, paths: Mapping[nn.Module, str], optimizers: Iterable[Optimizer]) -> ModuleTimes:
+    def _new_module_times(self, paths: Mapping[nn.Module, str]) -> ModuleTimes:
         model_ids = {*map(id, single_models(self._model))}
         observed = ByIdentity((m, path) for m, path in paths.items() if self._detail == MODULES or id(m) in model_ids)
-        return ModuleTimes(observed, optimizers, self._stopwatch_by(stopwatch_maker))
+        return ModuleTimes(observed, self._stopwatch_by(stopwatch_maker))
 
     def _stopwatch_by(self, stopwatch_of: Callable[[torch.device], Callable[[], Stopwatch]]) -> Callable[[], Stopwatch]:
         return stopwatch_of(self.device) if self._is_timed else StoppedStopwatch

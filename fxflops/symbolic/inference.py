@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NoReturn
 
@@ -82,8 +82,8 @@ class Serving:
     new_tokens: int
     prefill_flops: int
     prefill_bytes: int
-    step_flops: tuple[int, ...]
-    step_bytes: tuple[int, ...]
+    step_flops: tuple[int, ...] = field(repr=False)
+    step_bytes: tuple[int, ...] = field(repr=False)
     weight_bytes: int
     cache_bytes: int
     cache_bytes_per_token: int

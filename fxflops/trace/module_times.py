@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from threading import get_ident
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ..meters.stopwatch import PhaseTimes, Stopwatch
 from ..model.modules import ByIdentity, unique
@@ -27,7 +28,7 @@ class ModuleTimes:
     """An observer that times the calls of ``modules`` (mapped to their paths) and sees no operations.
 
     Each outermost call is a step. Each module gets one placeholder call whose operations are unknown, and so does the code outside
-    modules. The time of a backward pass begins when the pass reaches a model's output. Hooks on ``optimizers`` time their steps.
+    modules. The time of a backward pass begins when the pass reaches a model's output. Torch's global hooks time the steps of all optimizers.
     The time of calls in other threads, and of checkpoint's repeated calls in a backward pass, is added to the code around them.
     ``ran_on`` is the device of the first result. It has the attributes of an :class:`.Observer` that a block reads.
     """
@@ -37,7 +38,6 @@ class ModuleTimes:
     def __init__(
         self,
         modules: Mapping[nn.Module, str],
-        optimizers: Iterable[Optimizer],
         clock: Callable[[], Stopwatch] = Stopwatch,
     ) -> None:
         # The target is only a name, since the real target was not observed.
@@ -49,7 +49,6 @@ class ModuleTimes:
         self.times = PhaseTimes(self.stopwatch.now)
         self.ran_on: torch.device | None = None
         self._modules = modules
-        self._optimizers = optimizers
         self._hooks = Hooks()
         self._thread = get_ident()
         # For each open call: its module, its start, and the time of the calls inside it.
@@ -61,9 +60,8 @@ class ModuleTimes:
         self._contexts = ExitStack()
         self._hooks.attach(self._modules, self._enter, self._leave)
         self._contexts.callback(self._hooks.detach)
-        for optimizer in self._optimizers:
-            self._contexts.callback(optimizer.register_step_pre_hook(self._begin_optimizer).remove)
-            self._contexts.callback(optimizer.register_step_post_hook(self._end_optimizer).remove)
+        self._contexts.callback(register_optimizer_step_pre_hook(self._begin_optimizer).remove)
+        self._contexts.callback(register_optimizer_step_post_hook(self._end_optimizer).remove)
         return self
 
     def __exit__(self, *exception: Any) -> None:
@@ -146,7 +144,9 @@ class ModuleTimes:
             queue_callback(partial(self.times.end, BACKWARD))
 
     def _begin_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        self.times.begin(OPTIMIZER)
+        if get_ident() == self._thread:
+            self.times.begin(OPTIMIZER)
 
     def _end_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        self.times.end(OPTIMIZER)
+        if get_ident() == self._thread:
+            self.times.end(OPTIMIZER)

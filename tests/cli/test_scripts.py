@@ -40,6 +40,15 @@ def test_a_script_runs_as_python_runs_it(code: str, tmp_path: Path) -> None:
     assert Report.load(saved).total_macs == 5 * 2 * 8 * 4
 
 
+def test_a_script_can_be_timed_without_observing_operations(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import torch\ntorch.nn.Sequential(torch.nn.Linear(4, 4))(torch.ones(2, 4))")
+    asked = ["profile", "--detail", "modules", str(tmp_path / "train.py")]
+    timed = CliRunner().invoke(app, asked)
+    assert (timed.exit_code, "only times were measured" in timed.stdout, "Linear" in timed.stdout) == (0, True, True)
+    unknown = CliRunner().invoke(app, ["profile", "--detail", "lines", str(tmp_path / "train.py")])
+    assert (unknown.exit_code, "expected one of 'operations', 'modules', 'steps'" in unknown.output) == (2, True)
+
+
 def test_a_name_that_is_no_file_says_what_counts_a_model() -> None:
     result = CliRunner().invoke(app, ["profile", "timm:resnet50"])
     assert (result.exit_code, "fxflops run MODEL" in result.output) == (2, True)

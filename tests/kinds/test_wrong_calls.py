@@ -37,6 +37,7 @@ MODEL, X = nn.Sequential(nn.Linear(4, 4)), torch.ones(2, 4)
         ),
         (lambda: fxflops.FlopCounterMode, AttributeError, "fxflops.adapters.flop_counter has it"),
         (lambda: fxflops.clever_format, AttributeError, "fxflops.adapters.thop has it"),
+        (lambda: fxflops.training_run, AttributeError, r"a report, e\.g\. count\(model, args\)\.training_run$"),
         (lambda: fxflops.sumary, AttributeError, "did you mean summary"),
     ],
 )

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.utils.checkpoint import checkpoint
 
 import fxflops
 from fxflops.errors import InputError
 
 PAUSE = 0.01
+
+
+def in_thread(function: Callable[[], Any]) -> None:
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join()
 
 
 class Slow(nn.Module):
@@ -51,11 +59,13 @@ def trained() -> Iterator[tuple[Net, torch.optim.Optimizer]]:
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
     assert not optimizer._optimizer_step_pre_hooks
     assert not optimizer._optimizer_step_post_hooks
+    assert not _global_optimizer_pre_hooks
+    assert not _global_optimizer_post_hooks
 
 
 def test_a_training_loop_by_module(trained: tuple[Net, torch.optim.Optimizer]) -> None:
     model, optimizer = trained
-    with fxflops.profile(model, optimizer=optimizer, detail="modules") as p:
+    with fxflops.profile(model, detail="modules") as p:
         for _ in range(2):
             loss = model(torch.ones(2, 4)).sum()
             time.sleep(2 * PAUSE)
@@ -79,6 +89,27 @@ def test_a_training_loop_by_module(trained: tuple[Net, torch.optim.Optimizer]) -
     assert report.block_time == pytest.approx(sum(step.seconds for step in times.values()))
 
 
+@pytest.mark.parametrize("detail", ["modules", "steps"])
+def test_optimizers_are_timed_in_the_thread_of_the_block_alone(detail: str) -> None:
+    """The block is given no optimizer; a second one steps in another thread, whose time is that of the code around it."""
+    model, other = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    class Slowly(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            time.sleep(PAUSE)
+            return super().step(closure)
+
+    optimizers = [Slowly(each.parameters(), lr=0.1) for each in (model, other)]
+    for stepping, least, most in (
+        (optimizers[0].step, PAUSE, 3 * PAUSE),
+        (lambda: in_thread(optimizers[1].step), 0, 0),
+    ):
+        with fxflops.profile(model, detail=detail) as p:
+            model(torch.ones(2, 4)).sum().backward()
+            stepping()
+        assert least <= p.report.step_times()["step 1"].optimizer <= most
+
+
 def test_what_is_unseen_is_unknown(trained: tuple[Net, torch.optim.Optimizer]) -> None:
     with fxflops.profile(trained[0], detail="steps") as p:
         trained[0](torch.ones(2, 4))
@@ -93,6 +124,9 @@ def test_what_is_unseen_is_unknown(trained: tuple[Net, torch.optim.Optimizer]) -
     assert report.total_params == 20
     assert report.trace == "steps profiled, no operations"
     assert "FLOP/s" not in str(report)
+    assert "FLOPs    unknown     only times were measured" in str(report)
+    assert "INCOMPLETE" not in str(report)
+    assert "not counted" not in str(report)
     assert {path for path, row in report.by_module().items() if row.calls} == {""}
     strict = fxflops.profile(trained[0], detail="steps", strict=True)
     with pytest.raises(fxflops.FxflopsError, match="the observer did not see what this call computed"), strict:
