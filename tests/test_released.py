@@ -87,6 +87,7 @@ class Own(nn.Module):
         x = made(self.act(Doubled.apply(self.scale(x))))
         if float(x.detach().sum()) < -1e9:
             return x
+        x = x[: made(torch.tensor(2))]  # the record of this call must not keep the bound
         return made(torch.utils.checkpoint.checkpoint(self.scale, x, use_reentrant=False))
 
     @staticmethod

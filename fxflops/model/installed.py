@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import sysconfig
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 from ..errors import PACKAGE
 
@@ -12,11 +15,18 @@ PACKAGES = "/site-packages/", "/dist-packages/"
 """Folder names that mark the path of an installed package, in any environment."""
 
 
+@cache
 def is_installed(file: str) -> bool:
     """Return whether a file belongs to Python, an installed package, torch or fxflops. The result is also True for generated code."""
     if file.startswith("<"):
         return file.startswith(("<frozen", "<built-in", "<string>", "<eval"))
     return file.startswith(FOLDERS) or any(folder in file for folder in PACKAGES)
+
+
+def is_users(module: ModuleType | str) -> bool:
+    """Return whether a Python module, or the module with this name, was read from a file of the user's own."""
+    named = sys.modules.get(module) if isinstance(module, str) else module
+    return not is_installed(getattr(named, "__file__", None) or "<built-in>")
 
 
 def _folder_of(package: str) -> str:

@@ -23,6 +23,7 @@ import torch
 from torch import fx, nn
 
 from .generators import Generator, generator_of
+from .installed import is_installed, is_users
 from .modules import all_modules
 from .pytree import NOTHING, Place, attributes_in, is_object, slots_in, value_at, vars_of, walk
 from .reach import CELL, ENDS, LONGEST, set_at
@@ -46,9 +47,9 @@ PLAIN = frozenset(
 class Outside:
     """The current values of class attributes, globals and closure variables that the modules' code can change.
 
-    The search covers the modules' classes, the methods that a forward may call, hooks, and functions in the same files. A method may be
-    called if the code of a function in the search has the method's name, as an attribute or in a string. The search skips torch's own
-    classes, which do not change such values. ``tensors`` are the tensors that the search finds. ``containers`` are the lists, dicts and sets
+    The search covers the modules' classes, the methods that a forward may call, hooks, functions in the same files, and the functions,
+    classes and variables of the user's other files that this code names. A method may be called if the code of a function in the search
+    has the method's name, as an attribute or in a string. The search skips torch's own classes, which do not change such values. ``tensors`` are the tensors that the search finds. ``containers`` are the lists, dicts and sets
     that the search finds. :meth:`restore` resets the variables and attributes that hold tensors after the run. The caller must restore the
     items of each container for which :func:`holds_tensors` is then True.
     """
@@ -156,18 +157,27 @@ class Outside:
         if not words <= self._names:
             self._enter_names(words)
         self._globals += [(file_globals, name, file_globals.get(name, NOTHING)) for name in rebound]
-        for value in [file_globals[name] for name in names if name in file_globals]:
-            kind = type(value)
-            if kind in PLAIN:
-                continue
-            if kind is FunctionType:
-                if value.__globals__ is file_globals:
-                    self._enter_function(value)
-            elif issubclass(kind, type):
-                if id(value) not in self._seen and value.__module__ == file_globals.get("__name__"):
-                    self._enter_class(value)
-            else:
-                self._enter_value(value, DEPTH)
+        users_files = [file_globals]  # first the function's own file, then the files that it imports
+        for variables in users_files:
+            for name in [name for name in names if name in variables]:
+                value = variables[name]
+                kind = type(value)
+                if kind is ModuleType:
+                    if is_users(value) and all(vars(value) is not other for other in users_files):
+                        users_files.append(vars(value))
+                elif kind in PLAIN:
+                    continue
+                elif kind is FunctionType:
+                    if value.__globals__ is file_globals or not is_installed(value.__code__.co_filename):
+                        self._enter_function(value)
+                elif issubclass(kind, type):
+                    is_own = value.__module__ == file_globals.get("__name__")
+                    if id(value) not in self._seen and (is_own or is_users(value.__module__)):
+                        self._enter_class(value)
+                else:
+                    self._enter_value(value, DEPTH)
+        for variables in users_files[1:]:  # code may assign to a variable of an imported file
+            self._globals += [(variables, name, variables[name]) for name in names if name in variables]
 
     def _enter_value(self, value: Any, depth: int) -> None:
         """Add a value that a function uses to the search: of a global or closure variable, a default argument or an attribute."""

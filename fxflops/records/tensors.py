@@ -30,7 +30,7 @@ PARTS_OF_SPARSE = {
 """The methods that return a sparse tensor's component tensors, by layout."""
 SPARSE = frozenset(PARTS_OF_SPARSE)
 PLAIN = (
-    bool, int, float, complex, str, slice, type(...), type,
+    bool, int, float, complex, str, type(...), type,
     torch.dtype, torch.device, torch.layout, torch.memory_format,
 )  # fmt: skip
 
@@ -75,6 +75,8 @@ def spec_of(value: Any) -> Any:
         return tuple(spec_of(item) for item in items_of(value))
     if issubclass(kind, dict):
         return {key: spec_of(item) for key, item in pairs_of(value)}
+    if kind is slice:  # the bounds of x[:n] may be tensors
+        return slice(spec_of(value.start), spec_of(value.stop), spec_of(value.step))
     number = number_of(value)
     if number is not None:
         return number

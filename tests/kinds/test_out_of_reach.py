@@ -9,10 +9,13 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import importlib
 import random
+import sys
 import threading
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -523,3 +526,76 @@ def test_a_cache_is_found_however_the_forward_reaches_it(way: str) -> None:
     model, x = Indirect(way), torch.randn(8, WIDTH)
     fxflops.count(model, x)
     assert torch.equal(model(x), x * table(200_000, x.device)[0][:8])
+
+
+TABLES_FILE = """
+import functools, torch
+CACHE, CURRENT, STORED = {}, None, None
+
+def made(device):
+    rows = torch.arange(200_000.0, device=device)
+    return torch.outer(rows, torch.ones(16, device=device))  # too large to be computed in a count
+
+def by_dict(device):
+    if "angles" not in CACHE:
+        CACHE["angles"] = made(device)
+    return CACHE["angles"]
+
+def by_global(device):
+    global CURRENT
+    if CURRENT is None:
+        CURRENT = made(device)
+    return CURRENT
+
+@functools.lru_cache
+def by_lru_cache(device):
+    return made(device)
+
+class Tables:
+    cache = {}
+    def by_class(self, device):
+        return self.cache.setdefault("angles", made(device))
+"""
+MODEL_FILE = """
+import torch
+import beside_the_model as tables
+from beside_the_model import Tables, by_dict
+
+def by_assignment(device):
+    if tables.STORED is None:
+        tables.STORED = tables.made(device)
+    return tables.STORED
+
+class Model(torch.nn.Module):
+    def __init__(self, way):
+        super().__init__()
+        self.way = way
+
+    def forward(self, x):
+        if self.way == "name":
+            kept = by_dict(x.device)
+        elif self.way == "class":
+            kept = Tables().by_class(x.device)
+        elif self.way == "assignment":
+            kept = by_assignment(x.device)
+        elif self.way == "global":
+            kept = tables.by_global(x.device)
+        else:
+            kept = tables.by_lru_cache(x.device)
+        return x * kept[:64, 0]
+"""
+
+
+@pytest.mark.parametrize("way", ["name", "class", "assignment", "global", "lru_cache"])
+def test_a_cache_in_another_file_of_the_user_works_after_a_count(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "beside_the_model.py").write_text(TABLES_FILE)
+    (tmp_path / "file_of_the_model.py").write_text(MODEL_FILE)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("beside_the_model", "file_of_the_model"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    model, x = importlib.import_module("file_of_the_model").Model(way), torch.ones(64)
+    counts = [fxflops.count(model, x) for _ in range(2)]
+    assert counts[0].max_memory == counts[1].max_memory
+    assert torch.equal(model(x), torch.arange(64.0))
