@@ -157,6 +157,7 @@ class Outside:
         if not words <= self._names:
             self._enter_names(words)
         self._globals += [(file_globals, name, file_globals.get(name, NOTHING)) for name in rebound]
+        file_name = file_globals.get("__name__")
         users_files = [file_globals]  # first the function's own file, then the files that it imports
         for variables in users_files:
             for name in [name for name in names if name in variables]:
@@ -168,11 +169,12 @@ class Outside:
                 elif kind in PLAIN:
                     continue
                 elif kind is FunctionType:
-                    if value.__globals__ is file_globals or not is_installed(value.__code__.co_filename):
+                    # A function of this file may be decorated by another file; its code is then the decorator's.
+                    is_of_file = value.__globals__ is file_globals or value.__module__ == file_name
+                    if is_of_file or not is_installed(value.__code__.co_filename):
                         self._enter_function(value)
                 elif issubclass(kind, type):
-                    is_own = value.__module__ == file_globals.get("__name__")
-                    if id(value) not in self._seen and (is_own or is_users(value.__module__)):
+                    if id(value) not in self._seen and (value.__module__ == file_name or is_users(value.__module__)):
                         self._enter_class(value)
                 else:
                     self._enter_value(value, DEPTH)

@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from torch import nn
+from transformers.pytorch_utils import compile_compatible_method_lru_cache
 
 import fxflops
 
@@ -374,6 +375,17 @@ class CachedInClosure(CachedMethod):
         return result
 
 
+@compile_compatible_method_lru_cache(maxsize=8)  # whose own file keeps the cache, as in transformers' DINOv3
+def table_by_library(rows: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    return table(rows, device)
+
+
+class CachedByLibrary(CachedMethod):
+    def table(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
+        result: tuple[torch.Tensor, torch.Tensor] = table_by_library(self.rows, device)
+        return result
+
+
 class CachedInAttribute(CachedMethod):
     def __init__(self, rows: int) -> None:
         super().__init__(rows)
@@ -384,7 +396,7 @@ class CachedInAttribute(CachedMethod):
 
 
 @pytest.mark.parametrize("rows", [ROWS, 200_000], ids=["with values", "on meta"])
-@pytest.mark.parametrize("cls", [CachedMethod, CachedGlobal, CachedInClosure, CachedInAttribute])
+@pytest.mark.parametrize("cls", [CachedMethod, CachedGlobal, CachedInClosure, CachedByLibrary, CachedInAttribute])
 def test_a_cached_function_works_after_a_count(cls: Callable[[int], nn.Module], rows: int) -> None:
     model, x = cls(rows), torch.randn(8, WIDTH)
     counts = [fxflops.count(model, x) for _ in range(2)]
