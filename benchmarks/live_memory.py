@@ -1,4 +1,5 @@
-"""The peak of memory that ``count()`` predicts, beside the live storages of the model's own run, for every model of a zoo.
+"""The peak of memory that ``count()`` predicts, beside the live storages of the model's own run, for every model of a zoo, and the number
+of tensors that are still alive after the count.
 
     python -m benchmarks.live_memory diffusers transformers
 
@@ -54,8 +55,9 @@ def on_cpu(value: Any) -> Any:
     )
 
 
-def measured(build: Any) -> tuple[int, int]:
-    """Return the peak of a real run by its live storages, and the peak that ``count`` predicts."""
+def measured(build: Any) -> tuple[int, int, int]:
+    """Return the peak of a real run by its live storages, the peak that ``count`` predicts, and how many tensors a count leaves alive, be it
+    in the report or in a cache of the model's code."""
     seeded()
     before = {*map(id, tensors())}
     model, args, kwargs = map(on_cpu, build())
@@ -63,15 +65,16 @@ def measured(build: Any) -> tuple[int, int]:
     if isinstance(model, nn.Module):
         model.eval()
     seeded()
-    gc.collect()
+    known = {*map(id, tensors())}
     gc.disable()  # cycles in a model would be freed at other calls
     try:
-        predicted = fxflops.count(model, args, kwargs).max_memory
+        report = fxflops.count(model, args, kwargs)
+        left = len(tensors(known))
         live = Live(tensors(before))
         seeded()
         with live, torch.no_grad():
             model(*args, **(kwargs or {}))
-        return live.peak, predicted
+        return live.peak, report.max_memory, left
     finally:
         gc.enable()
 
@@ -84,7 +87,7 @@ def run(zoo: str, done: set[tuple[str, str]], file: Any) -> None:
         row: dict[str, Any] = {"zoo": zoo, "model": name}
         try:
             with deadline(SECONDS):
-                row["live"], row["predicted"] = measured(lambda name=name: models.build(name))
+                row["live"], row["predicted"], row["left"] = measured(lambda name=name: models.build(name))
         except Exception as error:
             row["raises"] = f"{type(error).__name__}: {str(error)[:80]}"
         file.write(json.dumps(row) + "\n")
@@ -97,8 +100,8 @@ def table(rows: list[dict[str, Any]]) -> str:
         "",
         f"`python -m benchmarks.live_memory`; {processor()}, torch {torch.__version__}, fxflops {fxflops.__version__}; eval mode, no gradients, f32.",
         "",
-        "| zoo | models | equal | within 0.1% | further off | not compared |",
-        "|---|---:|---:|---:|---:|---:|",
+        "| zoo | models | equal | within 0.1% | further off | not compared | leave tensors |",
+        "|---|---:|---:|---:|---:|---:|---:|",
     ]
     off: list[str] = []
     for zoo in dict.fromkeys(row["zoo"] for row in rows):
@@ -107,7 +110,10 @@ def table(rows: list[dict[str, Any]]) -> str:
         equal = [row for row in compared if row["live"] == row["predicted"]]
         far = [row for row in compared if abs(row["predicted"] - row["live"]) > CLOSE * row["live"]]
         close = len(compared) - len(equal) - len(far)
-        lines.append(f"| {zoo} | {len(of_zoo)} | {len(equal)} | {close} | {len(far)} | {len(of_zoo) - len(compared)} |")
+        leaving = sum(row["left"] > 0 for row in compared)
+        lines.append(
+            f"| {zoo} | {len(of_zoo)} | {len(equal)} | {close} | {len(far)} | {len(of_zoo) - len(compared)} | {leaving} |"
+        )
         off += [
             f"| {zoo} | {row['model']} | {row['live']:,} | {row['predicted']:,} | {row['predicted'] / row['live'] - 1:+.2%} |"
             for row in far
@@ -118,6 +124,8 @@ def table(rows: list[dict[str, Any]]) -> str:
         "run flex attention, so models with flex attention are not compared. Other models that are not compared raise an error, or take longer",
         f"than {SECONDS} s.",
     ]
+    if left := [f"{row['zoo']} {row['model']} ({row['left']})" for row in rows if row.get("left")]:
+        lines += ["", f"Tensors that are still alive after the count: {', '.join(left)}."]
     if off:
         lines += ["", "| zoo | model | live | predicted | error |", "|---|---|---:|---:|---:|", *off]
     return "\n".join(lines) + "\n"
