@@ -15,8 +15,9 @@ from .errors import FxflopsError, InputError, TraceError, of_kind
 from .meters.nodes import Node
 from .model.callables import as_model
 from .model.inputs import checked_model
+from .model.locks import locked_in_mode
 from .model.modules import all_modules
-from .model.snapshot import Snapshot, holding
+from .model.snapshot import Snapshot
 from .ops.packages import registry_with
 from .render.columns import RESULT
 from .render.files import writing
@@ -77,7 +78,7 @@ class TorchFLOPsByFX:
         if self._graph is None:
             if self._settings["trace"] == "record":
                 raise TraceError("there is no graph yet: call propagate(*inputs) first, which records a run")
-            with holding(all_modules(self._model), "eval"):
+            with locked_in_mode(all_modules(self._model), "eval"):
                 before, constants = Snapshot(all_modules(self._model), ()), constants_of(self._model)
                 try:
                     registry = registry_with(self._settings["formulas"])

@@ -21,10 +21,10 @@ from .meters.history import History
 from .model.callables import as_model
 from .model.generators import generator_of
 from .model.inputs import as_module, checked_autocast, checked_device, checked_model, signature_of
+from .model.locks import locked_in_mode
 from .model.modules import modules_of, state_tensors
 from .model.optimizer import OptimizerLike, checked_optimizer
 from .model.pytree import tensors_in
-from .model.snapshot import holding
 from .prediction.batches import Guess
 from .prediction.batches import largest_batch as search_batch
 from .prediction.checkpoints import NothingFits, Point, Search, Trial, curve, ticks_of
@@ -397,7 +397,7 @@ def plan_checkpoints(
     recomputed_before = base.total_recompute_flops or 0
 
     def counted_with(chosen: Sequence[str]) -> tuple[Report, Mapping[str, str]]:
-        with holding(modules.values(), "as_is", reentrant=True), _checkpointed(model, modules, chosen) as writes:
+        with locked_in_mode(modules.values(), "as_is", reentrant=True), _checkpointed(model, modules, chosen) as writes:
             return counted(), writes
 
     def seconds_of(report: Report) -> float | None:

@@ -17,7 +17,7 @@ import fxflops
 from fxflops import InputError, analyze, count, profile
 from fxflops.adapters import torchinfo
 from fxflops.model.inventory import Inventory
-from fxflops.trace.leaves import holds_tensors, settings_of
+from fxflops.trace.leaves import has_tensor_attributes, settings_of
 from tests.facts import facts_of
 
 SECONDS = 60.0
@@ -545,7 +545,7 @@ def test_the_random_generators_are_as_before_the_first(last: int) -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("read", [Inventory, holds_tensors, settings_of])
+@pytest.mark.parametrize("read", [Inventory, has_tensor_attributes, settings_of])
 def test_attributes_that_another_thread_sets_meanwhile(read: Callable[[nn.Module], Any]) -> None:
     """Counts set some on their modules, while profiles and counts to come read them."""
     module, done = nn.Linear(WIDTH, WIDTH), threading.Event()

@@ -14,8 +14,8 @@ from torch import nn
 from ..api import count
 from ..conventions._rows import POINTWISE
 from ..errors import RunError
+from ..model.locks import threads_counting
 from ..model.modules import ByIdentity, all_modules, children_of, parameters_of, submodule
-from ..model.snapshot import threads_counting
 from ..records import Counted
 from ..report.report import Report
 from ..trace.leaves import Hooks

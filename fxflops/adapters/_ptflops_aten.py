@@ -9,8 +9,9 @@ from typing import Any, TextIO
 from torch import nn
 
 from ..conventions.ptflops_aten import OPERATORS
+from ..model.locks import locked_in_mode
 from ..model.modules import ByIdentity, all_modules, named_children
-from ..model.snapshot import Snapshot, holding
+from ..model.snapshot import Snapshot
 from ..records.tensors import spec_of
 from ..run.uncompiled import uncompiled
 from ..torch_internals import OpOverload
@@ -41,7 +42,7 @@ class Dispatched:
     def run(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         """Run the model in eval mode, restore the model's state, and return the sum of all counts."""
         names, hooks = ByIdentity((child, name) for name, child in named_children(model)), Hooks()
-        with holding(all_modules(model), "eval"):
+        with locked_in_mode(all_modules(model), "eval"):
             snapshot = Snapshot(all_modules(model), (args, kwargs))
             hooks.attach(names, lambda module, *_: self._running.append(names[module]), lambda *_: self._leave())
             try:

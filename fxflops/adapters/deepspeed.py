@@ -22,8 +22,8 @@ from torch import nn
 
 from ..errors import InputError, of_kind, warn
 from ..model.inputs import checked_model
+from ..model.locks import locked_in_mode, threads_counting
 from ..model.modules import all_modules
-from ..model.snapshot import holding, threads_counting
 from ..report.report import Report
 from ..run.uncompiled import uncompiled
 from . import _deepspeed_text
@@ -250,8 +250,8 @@ def profile_run(
     """Call the method ``name`` of the model ``warm_up`` times and profile one more call, in eval mode; restore the model's state."""
     model = profiler.model
     # Run uncompiled, because compiled code would include the profiler's hooks.
-    # reentrant=True, because the profiler enters holding() again when it counts the model inside this block.
-    with uncompiled(), holding(all_modules(model), "eval", reentrant=True):
+    # reentrant=True, because the profiler enters locked_in_mode() again when it counts the model inside this block.
+    with uncompiled(), locked_in_mode(all_modules(model), "eval", reentrant=True):
         method = model if name == "forward" else getattr(model, name)
         run_again(model, method, inputs, warm_up, partial(profiler.start_profile, ignored), profiler.stop_profile)
 

@@ -22,8 +22,9 @@ from ..api import count
 from ..errors import InputError, of_kind
 from ..meters.accelerator import waiter
 from ..model.inputs import checked_model
+from ..model.locks import locked_in_mode
 from ..model.modules import ByIdentity, all_modules, named_modules, state_tensors
-from ..model.snapshot import Snapshot, holding
+from ..model.snapshot import Snapshot
 from ..report.report import Report
 from ..trace.leaves import Hooks
 from ._arguments import checked_shape, classes_in, filled
@@ -63,7 +64,7 @@ def get_model_profile(
         ((), input_constructor(input_res)) if input_constructor else ((filled(model, (1, *input_res), 1),), {})
     )
     watch = Stopwatch(model)
-    with torch.no_grad(), holding(all_modules(model), "eval"):
+    with torch.no_grad(), locked_in_mode(all_modules(model), "eval"):
         run_again(model, model, (args, kwargs), warm_up, watch.attach, watch.detach)
     profile = Profile(model, count(model, args, kwargs, convention=CONVENTION), watch.seconds, ignore_modules)
     if print_profile:

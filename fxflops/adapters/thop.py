@@ -21,8 +21,9 @@ from ..api import count
 from ..conventions import thop as rules
 from ..errors import worded
 from ..model.inputs import checked_model
+from ..model.locks import locked_in_mode
 from ..model.modules import ByIdentity, all_modules, children_of, modules_of, named_children, unique
-from ..model.snapshot import Snapshot, holding
+from ..model.snapshot import Snapshot
 from ..ops import BASE
 from ._arguments import refuse_scripts, warn_of_uncounted
 from ._module_text import innermost_first, params_of
@@ -154,7 +155,7 @@ def _handled(
     """Run the model with handlers on these modules, restore the model's state, and return the counts that the handlers added."""
     if not modules:
         return ByIdentity()
-    with torch.no_grad(), holding(all_modules(model), "eval"):
+    with torch.no_grad(), locked_in_mode(all_modules(model), "eval"):
         snapshot = Snapshot(all_modules(model), inputs)
         try:
             for module in modules:

@@ -53,7 +53,7 @@ def count_calls(
     Raises FormulaError if a user's formula does not fit its call. If a formula of fxflops does not fit, the call has no cost.
     """
     reused = {
-        i: each._replace(count=_users_count(each.count, each.call.operation, convention))
+        i: each._replace(count=_count_by_user(each.count, each.call.operation, convention))
         for i, each in (users or {}).items()
     }
     counts = _Counts(convention, registry, module_at, attention)
@@ -68,7 +68,7 @@ def count_calls(
     )
 
 
-def count_run(
+def counts_of_run(
     run: Run,
     convention: Convention,
     registry: FormulaRegistry,
@@ -119,14 +119,14 @@ class _Counts:
     registry: FormulaRegistry
     module_at: Callable[[str], nn.Module]
     attention: str
-    count_of: dict[Operation, tuple[Operation, Count]] = field(default_factory=dict)
+    counted_as: dict[Operation, tuple[Operation, Count]] = field(default_factory=dict)
     """Maps an operation to the operation that was counted in its place (e.g. without the mask), and to its count."""
     rows: dict[Any, Formula] = field(default_factory=dict)
     """The convention's rows used so far, as formulas."""
 
     def of_all(self, calls: Iterable[Call]) -> list[Counted]:
         """Return calls with their counts. Most calls repeat an operation that was already counted; a fast path serves these calls."""
-        get, no_count = self.count_of.get, (None, None)
+        get, no_count = self.counted_as.get, (None, None)
         make_tuple = tuple.__new__  # skips NamedTuple's __new__
         return [
             make_tuple(Counted, (call, count)) if operation is call[0] else self.of(call)
@@ -136,14 +136,14 @@ class _Counts:
 
     def of(self, call: Call) -> Counted:
         """Return a call with its count."""
-        operation_and_count = self.count_of.get(call.operation)
+        operation_and_count = self.counted_as.get(call.operation)
         if operation_and_count is None:
             operation = without_mask(call.operation) if self.attention == "dense" else call.operation
             formula = formula_of(operation, self.registry)
             row = self._row(operation, formula) if formula is not None and formula.is_ours else None
             operation_and_count = operation, self._count(operation, formula, row, call.path)
             if not (_reads_module(formula, operation) or _reads_module(row, operation)):
-                self.count_of[call.operation] = operation_and_count
+                self.counted_as[call.operation] = operation_and_count
         operation, count = operation_and_count
         return tuple.__new__(Counted, (call if operation is call[0] else call._replace(operation=operation), count))
 
@@ -157,6 +157,7 @@ class _Counts:
         key = _key_of(operation, self.convention.rows)
         if key is not None and key not in self.rows:
             row = formula_for([key], self.convention.rows[key], formula.op)
+            # The row of a module class is applied to calls of the module: to operations, not to modules.
             self.rows[key] = replace(row, style="op") if row.is_ours else row
         return self.rows.get(key)
 
@@ -208,7 +209,7 @@ class _Counts:
             return Count(None, "", str(error))
         is_integer = not convention.integers and any(cost) and is_integral(operation)
         count = Count(cost, rule, "", is_integer)
-        return count if formula.is_ours else _users_count(count, operation, convention)
+        return count if formula.is_ours else _count_by_user(count, operation, convention)
 
     def _registered(
         self, tool_formula: FormulaFunction, operation: Operation, formula: Formula | None, path: str
@@ -225,7 +226,7 @@ class _Counts:
         return weighed(cost if self.attention == "dense" else scaled_to_pairs_left(cost, operation), operation, tensors)
 
 
-def _users_count(count: Count, operation: Operation, convention: Convention) -> Count:
+def _count_by_user(count: Count, operation: Operation, convention: Convention) -> Count:
     """Return a user formula's count in the unit of a convention.
 
     If the convention is of a tool that counts MACs, the result is the MACs that the formula states or, without stated MACs, the number that

@@ -16,9 +16,9 @@ from torch import nn
 
 from ..errors import ClosedFormError, FxflopsError, InputError
 from ..model.inputs import checked_model
+from ..model.locks import threads_counting
 from ..model.modules import children_of, parameters_of, unique
 from ..model.pytree import is_training
-from ..model.snapshot import threads_counting
 from ..roofline.devices import Device, find_device
 from ..roofline.measured_peaks import is_cpu
 from ..symbolic.forms import ClosedForm

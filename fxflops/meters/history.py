@@ -81,12 +81,12 @@ NO_CALL = -1
 class StorageTable:
     """The storages seen in a run, by number. ``specs`` has the spec of the first tensor seen in each storage.
 
-    ``calls`` has the number of the call that made each storage, or ``NO_CALL``. ``categories`` and ``names`` are the labels of
+    ``makers`` has the number of the call that made each storage, or ``NO_CALL``. ``categories`` and ``names`` are the labels of
     storages.
     """
 
     specs: list[Spec] = field(default_factory=list)
-    calls: list[int] = field(default_factory=list)
+    makers: list[int] = field(default_factory=list)
     categories: dict[int, str] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
 
@@ -96,7 +96,7 @@ class StorageTable:
     def add(self, spec: Spec, call_number: int) -> int:
         """Add a storage; return its number."""
         self.specs.append(spec)
-        self.calls.append(call_number)
+        self.makers.append(call_number)
         return len(self.specs) - 1
 
 
@@ -175,7 +175,7 @@ class History:
         return ((number, self._tensor(number, change)) for number, change, _ in triples(self.changes))
 
     def _tensor(self, number: int, nbytes: int) -> LiveTensor:
-        call, name = self._call(self.storages.calls[number]), self.storages.names.get(number, "")
+        call, name = self._call(self.storages.makers[number]), self.storages.names.get(number, "")
         path = call.path if call else name.rpartition(".")[0]
         return LiveTensor(
             nbytes, self.storages.specs[number], self.category(number), path, call.op if call else "", name
@@ -185,7 +185,7 @@ class History:
         """Return the category of a storage, one of :data:`CATEGORIES`."""
         if number in self.storages.categories:
             return self.storages.categories[number]
-        call = self._call(self.storages.calls[number])
+        call = self._call(self.storages.makers[number])
         return "activations" if call is None or call.phase in (*PARTS["forward"], "recompute") else "temporaries"
 
     def _call(self, call_number: int) -> Call | None:

@@ -4,9 +4,10 @@
 resized, or is freed. A storage counts once, however many views share it. To *track* a storage is to give it a number in the log, and to
 keep a weak reference to the storage. The callback of this reference runs when Python frees the storage. Some storages are handled differently:
 
-- *Held*: the storages of parameters, buffers and inputs. Held storages are alive from the beginning of the run to its end. Held storages
-  are known by their address alone, without a weak reference: the model keeps them alive, and making the references would slow down each
-  count.
+- *Held*: the storages of parameters, buffers and inputs in a count or an analysis, where the caller passes them as ``held``. (A profiled
+  block adds its parameters with :meth:`LiveStorages.add_existing`, which tracks them like other storages.) Held storages are alive from
+  the beginning of the run to its end. They are known by their address alone, without a weak reference: the model keeps them alive, and
+  making the references would slow down each count.
 - *Dropped*: held storages that the run gives up all the same, because the model has replaced the tensor (found by
   :class:`~fxflops.model.holders.Holders`) or has given it other memory (``x.data = y``: the tensor is *reassigned*). Only fxflops
   still keeps them then, to restore the model. Before each new peak, fxflops looks for dropped storages and stops counting them.
@@ -163,7 +164,7 @@ class LiveStorages:
             if nbytes != ref.nbytes and not is_zerotensor(tensor):
                 log.change(ref.number, nbytes - ref.nbytes)
                 ref.nbytes = nbytes
-            if log.storages.calls[ref.number] == log.current_call >= 0:
+            if log.storages.makers[ref.number] == log.current_call >= 0:
                 # An operator inside this call made the storage. Reports show the spec of the call's result, not of the operator's result.
                 log.storages.specs[ref.number] = spec or spec_of(tensor)
         else:
@@ -300,7 +301,7 @@ class LiveStorages:
             return True
         return self.memory_log.storages.categories.get(self._held.get(storage._cdata, -1)) == "inputs"
 
-    def move(self, tensor: torch.Tensor, meta: torch.Tensor) -> None:
+    def add_stand_in(self, tensor: torch.Tensor, meta: torch.Tensor) -> None:
         """Let the storage of the meta tensor ``meta`` represent the tensor's real storage, and keep the real storage alive, as a view would.
 
         If the tensor is a view, its storage may outlive it together with the base. If a storage is not tracked yet, it existed before the
@@ -317,10 +318,10 @@ class LiveStorages:
         if ref is not None:
             self._stand_for(stand_in, storage, ref.number)
         elif id(stand_in) not in self._refs:
-            self.add_held([("", meta)], "buffers")
+            self.add_existing([("", meta)], "buffers")
 
     def share(self, tensor: torch.Tensor, stand_in: torch.Tensor) -> None:
-        """If the tensor is held from the beginning of the run to its end, count the storage of its meta tensor as the tensor's own storage.
+        """Like :meth:`add_stand_in`, but for optimizer state: if the tensor is held, count its meta tensor's storage as the tensor's own.
 
         A tensor for which this is called is optimizer state that is stored on a parameter. The state was labelled as a model attribute by
         mistake, so correct the label.
@@ -421,7 +422,7 @@ class LiveStorages:
         ref = self._refs.get(id(storage))
         return ref if ref is not None and ref() is storage else None
 
-    def add_held(self, named: Named, category: str) -> None:
+    def add_existing(self, named: Named, category: str) -> None:
         """Track and label tensors that were alive when the run began but are found only now. Skip storages that are already tracked."""
         named, first = [*named], len(self.memory_log.storages)
         self.add_all([tensor for _, tensor in named])
@@ -473,7 +474,7 @@ class LiveStorages:
         """Return the number of the call that made a tensor's storage; ``NO_CALL`` if no call made it, or it is not tracked."""
         storage = _storage_of(tensor)
         number = None if storage is None else self._number_of(storage)
-        return NO_CALL if number is None else self.memory_log.storages.calls[number]
+        return NO_CALL if number is None else self.memory_log.storages.makers[number]
 
     def was_made_by_call(self, tensor: torch.Tensor) -> bool:
         """Return whether a call of the run made a tensor's storage."""
@@ -490,7 +491,7 @@ class LiveStorages:
         if self._placeholders:
             self.memory_log.leave_out(self._placeholders)
 
-    def hold_written(self, calls: Sequence[Call]) -> None:
+    def move_written_to_beginning(self, calls: Sequence[Call]) -> None:
         """Treat live storages that autograd wrote to, but did not make, as gradients that existed before the run.
 
         Storages that autograd writes to but does not make are DistributedDataParallel's buckets, which C++ code keeps alive, and gradients
@@ -498,7 +499,7 @@ class LiveStorages:
         """
         storages, written = self.memory_log.storages, set[int]()
         for ref in self._refs.values():
-            maker = storages.calls[ref.number]
+            maker = storages.makers[ref.number]
             # Skip tensors that no recorded call made. For example, the call number of a control flow operator's last tensors is len(calls) or more.
             if 0 <= maker < len(calls) and _is_written(calls[maker]):
                 storages.categories.setdefault(ref.number, "gradients")

@@ -4,7 +4,7 @@ The log has no references to tensors. :class:`~.live_storages.LiveStorages` writ
 the end of the run, the log becomes a :class:`~.history.History`.
 
 - A storage's *number* is its index in the :class:`~.history.StorageTable`. A *call number* is the index of a call in the run's list of
-  calls; The number ``NO_CALL`` stands for the time before the first call.
+  calls; ``NO_CALL`` stands for the time before the first call.
 - ``live`` is the number of bytes alive now. ``peak`` is the maximum of the live bytes since the last ``reset_peak``. During a call, between
   ``begin`` and ``end``, it is the maximum since the call began. ``most`` is the maximum of the live bytes over the whole run.
 - *Transients* are storages that live only within one call.
@@ -60,7 +60,7 @@ class MemoryLog:
         storages, call_number = self.storages, self.current_call
         number = len(storages.specs)
         storages.specs.append(spec)
-        storages.calls.append(call_number)
+        storages.makers.append(call_number)
         self.live = live = self.live + nbytes
         self.changes += (number, nbytes, call_number)
         if live > self.peak:
@@ -79,7 +79,7 @@ class MemoryLog:
             storages.names[number] = name
             self.live += nbytes
             changes += (number, nbytes, NO_CALL)
-        storages.calls += [NO_CALL] * len(named)
+        storages.makers += [NO_CALL] * len(named)
         storages.categories.update(dict.fromkeys(range(first, first + len(named)), category))
         self.peak = self.most = self.live
         self._changes_to_peak = self._changes_to_most = len(changes) // 3
@@ -135,7 +135,7 @@ class MemoryLog:
 
     def set_not_made(self, number: int, default_category: str) -> None:
         """Note that no call made a storage. If the storage has no label at the end of the run, it gets the given category ("" for none)."""
-        self.storages.calls[number] = NO_CALL
+        self.storages.makers[number] = NO_CALL
         if default_category:
             self._default_categories[number] = default_category
 
@@ -166,7 +166,7 @@ class MemoryLog:
             else:
                 rest.append((number, nbytes, call_number))
         for number in moved:
-            self.storages.calls[number] = NO_CALL
+            self.storages.makers[number] = NO_CALL
         self._rewrite(first + rest)
 
     def leave_out(self, numbers: Container[int]) -> None:

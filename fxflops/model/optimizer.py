@@ -245,7 +245,7 @@ def zero_gradients(optimizer: Any, parameters: Iterable[torch.Tensor]) -> None:
         zero()
 
 
-def holders_in(optimizer: OptimizerLike | None) -> list[Any]:
+def objects_of_optimizer(optimizer: OptimizerLike | None) -> list[Any]:
     """Return the objects that a step of the optimizer may change; [] if ``optimizer`` is a class or function that makes an optimizer."""
     return [each for _, each in reached(optimizer)] if is_optimizer(optimizer) else []
 

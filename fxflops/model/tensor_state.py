@@ -69,7 +69,7 @@ class TensorState:
             self._met_leaves[id(tensor)] = weakref.ref(tensor), tensor.grad
             tensor.grad = None
 
-    def begin(self) -> None:
+    def begin_backward(self) -> None:
         """Drop the gradients of the tensors that earlier runs passed to :meth:`meet_leaf`."""
         for reference, _ in self._met_leaves.values():
             if (leaf := reference()) is not None:

@@ -70,8 +70,9 @@ class Operation(NamedTuple):
     that was called. ``args``, ``kwargs`` and ``out`` consist of specs and plain values. ``settings`` has a module's plain attributes
     and the specs of the module's own tensors.
 
-    Within a run, equal operations are the same object, and are compared by identity. So results that depend only on the operation
-    are computed once.
+    Operations are compared by identity. Most equal operations of a run are the same object, so that what depends only on the operation is
+    computed once; nothing relies on it. ``target`` alone decides by which formula the operation is counted, not the formula by which the
+    observer found ``op``.
     """
 
     op: str
@@ -146,8 +147,8 @@ class Scope(_OperationFields, _Scope):
 class Step(NamedTuple):
     """A call of a model in a run, and everything until the next call.
 
-    ``calls`` is the range of the calls that the model made. ``parts`` has the seconds of each phase, from the start of this model
-    call to the start of the next model call. "between" is the time outside all phases.
+    ``calls`` is the range of the calls that the model made. An iteration of a user's loop is a step without a name. ``parts`` has
+    the seconds of each phase, from the start of this model call to the start of the next model call. "between" is the time outside all phases.
     """
 
     name: str

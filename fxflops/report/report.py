@@ -114,10 +114,10 @@ class Report(View):
         """The JSON data from which this report was read; None if torch was loaded at that time."""
         if counted is None:
             # Not imported at the top of the file: formulas import torch, and a report from a file needs no torch.
-            from ..counting.counts import count_run
+            from ..counting.counts import counts_of_run
 
             module_at = module_finder(model, run.calls)
-            counted = count_run(run, convention, self._registry, module_at, attention, self._users)
+            counted = counts_of_run(run, convention, self._registry, module_at, attention, self._users)
         self._counted_run = CountedRun(run, counted, convention.name, attention)
 
     @cached_property
@@ -294,8 +294,8 @@ class Report(View):
 
     @property
     def trace(self) -> str:
-        """How the calls were observed: "symbolic trace", "recorded trace", "counted on the meta device", "counted on fake
-        tensors" or "counted on real tensors"."""
+        """How the calls were observed, in words, e.g. "symbolic trace", "recorded trace", "no trace", "counted on the meta device",
+        "counted on real tensors", "profiled as it ran", or "steps profiled, no operations"."""
         return self._run.recorded_as
 
     @property

@@ -86,7 +86,7 @@ class OptimizerMemory(ChangeListener):
         if all(optimizer is not other for other in self._all_optimizers()):
             # Keep no reference to this optimizer or its state: an optimizer of an inner loop must be freed when the loop ends.
             self._met_optimizers.append(weakref.ref(optimizer))
-            self._storages.add_held(states_of(optimizer), "optimizer")
+            self._storages.add_existing(states_of(optimizer), "optimizer")
 
     def after_step(self, optimizer: Optimizer) -> None:
         """Label the state that an optimizer's first step has created: at the end of the block the optimizer may no longer exist."""
@@ -170,7 +170,7 @@ class Block:
             "gradients": gradients_of(params),
             "optimizer": self._optimizer_memory.states(),
         }.items():
-            storages.add_held(tensors, category)
+            storages.add_existing(tensors, category)
         storages.add_given(attribute_tensors(inventory.paths), "buffers")
         self._until_end = ExitStack()
         for module, path in paths.items():
@@ -267,7 +267,7 @@ class Block:
         storages, observer = self._storages, self._observer
         self._optimizer_memory.label_gradients()
         storages.label(self._optimizer_memory.states(), "optimizer")
-        storages.hold_written(observer.calls)
+        storages.move_written_to_beginning(observer.calls)
         storages.memory_log.move_met_to_beginning()
         self._find_device()
         until = f" until it raised {raised}" if raised else ""

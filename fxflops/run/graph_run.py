@@ -154,7 +154,7 @@ def run_graph(
     forward node. If the run is observed, ``observer`` records this backward pass, too. Raises RunError with the name of the node if a
     node raises.
     """
-    owners = None if backward_meter is None else AutogradOwners(follows=True)
+    owners = None if backward_meter is None else AutogradOwners(hooks_nodes=True)
     with uncompiled(), _modes_restored():
         output = NodeRunner(graph, inputs, meters, owners).run()
     for meter in meters:
@@ -183,7 +183,7 @@ def _run_backward(owners: AutogradOwners, meter: Meter, roots: Roots, ones: Root
         while open_nodes:
             meter.after(open_nodes.pop(), None)
 
-    with owners.following(enter):
+    with owners.nodes_entered_by(enter):
         backward_from(roots, ones)
         leave()
 

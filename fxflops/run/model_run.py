@@ -29,8 +29,8 @@ from ..model.optimizer import (
     gradients_kept,
     gradients_of,
     held_by_hooks,
-    holders_in,
     made_optimizer,
+    objects_of_optimizer,
     states_of,
     zero_gradients,
 )
@@ -138,7 +138,7 @@ class StateSaver(ChangeListener):
         self._snapshot = subject.snapshot
         self._storages = storages
         self._saves_leaves = subject.request.backward
-        # On meta, an optimizer that steps after the callable's own backward pass has gradients. An optimizer that steps in a hook has none.
+        # On meta, tensors have no gradients yet when a hook steps an optimizer. After the callable's own backward pass, they have.
         self._lacks_gradients = is_on_meta and not subject.request.own_backward
         self._may_run_own_backward = _may_run_own_backward(subject)
         self.before_write = subject.snapshot.before_write  # type: ignore[method-assign]  # without one more Python call per write
@@ -164,8 +164,8 @@ class StateSaver(ChangeListener):
             raise OwnBackwardError
         if self._lacks_gradients and not all(parameter.is_meta for parameter in stepped):
             raise InputError(f"{type(optimizer).__name__} steps the model's real parameters inside the run")
-        self._snapshot.before_step(optimizer, holders_in(optimizer))
-        storages.add_held(states_of(optimizer), "optimizer")
+        self._snapshot.before_step(optimizer, objects_of_optimizer(optimizer))
+        storages.add_existing(states_of(optimizer), "optimizer")
 
 
 def _may_run_own_backward(subject: Subject) -> bool:
@@ -183,7 +183,7 @@ def observe(subject: Subject, observer: Observer) -> Observer:
     if subject.request.backward and any(
         type(module) is nn.parallel.DistributedDataParallel for module in subject.inventory.paths
     ):
-        storages.hold_written(observer.calls)  # DDP's buckets
+        storages.move_written_to_beginning(observer.calls)  # DDP's buckets
     if subject.request.backward:
         _label_gradients(subject, observer)
         if subject.request.optimizer is not None:
@@ -271,7 +271,7 @@ def run_model(
     failed: Exception | None = None
     try:
         mirror, observer = _meta_run_that_sees_all(subject, registry, must_read_masks, memos)
-        why = mirror.needs_values  # an error that the model itself caught
+        why = mirror.meta_error  # an error that the model itself caught
         if subject.has_meta or not why:  # a model on meta has no real tensors to run on instead
             return finished_run(subject, observer, memory_source="predicted", recorded_as=ON_META)
     except (RunError, InputError, NotImplementedError) as error:
@@ -416,7 +416,7 @@ def _optimizer_step(subject: Subject, requested: OptimizerLike, observer: Observ
                     optimizer.step()
                     zero_gradients(optimizer, stepped)
                 states = states_of(optimizer, model_state)
-            storages.add_held(states, "optimizer")
+            storages.add_existing(states, "optimizer")
             names_before = Counter(name for name, _ in states)
             del states  # would keep the state that the step replaces
             with observer:
@@ -455,8 +455,8 @@ def meta_run(
     must_read_masks: bool = False,
 ) -> tuple[MetaMirror, Observer]:
     """Observe a run of the model on meta. Return the mirror of the model's tensors, which records why a run failed, and the observer."""
-    form_of = None if memos is None else memos.form_of
-    mirror = MetaMirror(subject.state, subject.snapshot.holds, subject.snapshot.before_write, form_of)
+    shared_form = None if memos is None else memos.shared_form
+    mirror = MetaMirror(subject.state, subject.snapshot.saves, subject.snapshot.before_write, shared_form)
     world = MetaWorld(mirror, subject.count_for, registry, memos, observe_dispatch=observe_dispatch)
     observer = observer_of(subject, registry, world, must_read_masks=must_read_masks)
     return mirror, observe(subject, observer)

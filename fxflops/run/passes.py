@@ -317,7 +317,7 @@ def _graph_on_meta(subject: Subject, graph: fx.GraphModule, registry: FormulaReg
     state = {id(tensor): tensor for tensor in (*subject.state, *state_tensors(graph), *constants)}
     memos = Memos()
     try:
-        mirror = MetaMirror(state.values(), subject.snapshot.holds, subject.snapshot.before_write, memos.form_of)
+        mirror = MetaMirror(state.values(), subject.snapshot.saves, subject.snapshot.before_write, memos.shared_form)
     except NotImplementedError:  # shapes that depend on values
         return None
     world = MetaWorld(mirror, subject.count_for, registry, memos, observe_dispatch=False)
@@ -331,7 +331,7 @@ def _graph_on_meta(subject: Subject, graph: fx.GraphModule, registry: FormulaReg
         return None
     finally:
         observer.release()
-    if mirror.needs_values or mirror.unknown_origin:
+    if mirror.meta_error or mirror.unknown_origin:
         return None
     return GraphRun(collector.calls_of, NodeBytes(memory.bytes, {}), ran_backward=False)
 

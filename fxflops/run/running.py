@@ -14,10 +14,10 @@ from ..meters.accelerator import accelerator_of
 from ..meters.allocated import memory_text
 from ..meters.live_storages import LiveStorages
 from ..model.inputs import as_call, as_module, checked_model, is_compiled, is_compiled_whole, shape_given
+from ..model.locks import locked_in_mode
 from ..model.optimizer import gradients_of, optimizer_mismatch
 from ..model.scripts import with_calls_seen
 from ..model.shards import resharded
-from ..model.snapshot import holding
 from ..trace.compiler import unseen
 from ..trace.modes import are_observed
 from ..trace.source import line_that_raised, modules_that_raised
@@ -57,7 +57,7 @@ def prepared_subject(
         torch.set_grad_enabled(
             request.backward
         ),  # without gradients, the meta world reuses results instead of running kernels
-        holding(inventory.paths, mode) as is_nested,
+        locked_in_mode(inventory.paths, mode) as is_nested,
         unseen() if is_nested or are_observed() else nullcontext(),
     ):
         subject: Subject | None = None

@@ -15,7 +15,7 @@ from ..model.callables import state_of
 from ..model.hidden import hidden_from_modes
 from ..model.inputs import as_leaves, bind
 from ..model.inventory import Inventory
-from ..model.optimizer import holders_in
+from ..model.optimizer import objects_of_optimizer
 from ..model.pytree import tensors_in
 from ..model.snapshot import Snapshot
 from ..torch_internals import in_fake_mode, is_fake
@@ -58,7 +58,7 @@ class Subject:
         self.compiled_model = compiled_model
         if request.backward:
             args, kwargs = as_leaves((args, kwargs))
-        self.optimizer_objects = holders_in(request.optimizer)
+        self.optimizer_objects = objects_of_optimizer(request.optimizer)
         self.args = args
         self.kwargs = kwargs
         self._has_run = False

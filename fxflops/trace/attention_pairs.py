@@ -17,7 +17,7 @@ from ..records.pairs import ATTENTION, SHARE, pairs_in, with_facts
 from ..records.tensors import spec_of
 from ..torch_internals import DisableTorchFunction, disable_current_modes, is_fake
 
-BACKWARD = "attention_backward"
+ATTENTION_BACKWARD = "attention_backward"
 PRODUCT, SOFTMAX, SUM = "matmul", "softmax_backward", "sum"
 
 
@@ -80,7 +80,7 @@ def with_shares(calls: Sequence[Call], owner_of: Mapping[int, int]) -> Sequence[
         if left is None:
             continue
         previous = last_by_pairs.get(owner, index)
-        if backward.op == BACKWARD and pairs_in(backward.out) is None:  # a meta mask has no values
+        if backward.op == ATTENTION_BACKWARD and pairs_in(backward.out) is None:  # a meta mask has no values
             changed[index] = calls[index]._replace(
                 operation=backward._replace(out=with_facts(backward.out, pairs=left))
             )

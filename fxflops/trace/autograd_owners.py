@@ -30,7 +30,7 @@ from .whole_kernels import Whole
 class Owners:
     """The owners in a run without a backward pass: nothing is recorded. :class:`AutogradOwners` records them."""
 
-    follows_backward = False
+    records_owners = False
 
     def __init__(self) -> None:
         self.owner_of: dict[int, int] = {}
@@ -55,15 +55,15 @@ class AutogradOwners(Owners):
     An owner is stored in the autograd node's own metadata, so that no node and no saved tensor is kept alive.
     ``owner_of`` maps the index of each backward call to the index of the forward call whose gradient the backward call computes.
     Calls made by the ``backward`` of an ``autograd.Function`` are not in ``owner_of``: no node of a traced graph makes these calls.
-    With ``follows``, autograd nodes get the hooks that :meth:`following` needs. ``keep`` is called with each CPU tensor that a node
+    With ``hooks_nodes``, autograd nodes get the hooks that :meth:`nodes_entered_by` needs. ``keep`` is called with each CPU tensor that a node
     itself saves (see ``saved_tensor_of``); it is None if such tensors are not counted as memory.
     """
 
-    follows_backward = True
+    records_owners = True
 
-    def __init__(self, *, follows: bool = False, keep: Callable[[torch.Tensor], None] | None = None) -> None:
+    def __init__(self, *, hooks_nodes: bool = False, keep: Callable[[torch.Tensor], None] | None = None) -> None:
         super().__init__()
-        self._follows = follows
+        self._hooks_nodes = hooks_nodes
         self._handles: list[RemovableHandle] = []
         self._enter: Callable[[Any], None] = lambda owner: None
         self._key = object()
@@ -85,7 +85,7 @@ class AutogradOwners(Owners):
             node.metadata[self._key] = max(owner - 1, 0) if is_of_function else owner
             if self._keep is not None and (kept := saved_tensor_of(node)) is not None:
                 self._keep(kept)
-            if self._follows:
+            if self._hooks_nodes:
                 self._handles.append(node.register_prehook(lambda *_, owner=owner: self._enter(owner)))
             nodes.extend(earlier for earlier, _ in node.next_functions)
 
@@ -93,11 +93,11 @@ class AutogradOwners(Owners):
         """Assign all these nodes, which belong to a single call, to ``owner``. Include nodes of an ``autograd.Function``."""
         for node in nodes:
             node.metadata.setdefault(self._key, owner)
-            if self._follows:
+            if self._hooks_nodes:
                 self._handles.append(node.register_prehook(lambda *_: self._enter(owner)))
 
     @contextmanager
-    def following(self, enter: Callable[[Any], None]) -> Iterator[None]:
+    def nodes_entered_by(self, enter: Callable[[Any], None]) -> Iterator[None]:
         """Call ``enter(owner)`` whenever an owned node begins to compute its gradient; remove the hooks at the end."""
         self._enter = enter
         try:

@@ -52,6 +52,8 @@ class CallLog:
     ) -> Operation:  # fmt: skip
         """Record a call made in the module at ``path``, and return the call's operation; ``settings`` are a leaf module's settings.
 
+        ``formula`` only gives the operation its name: the count looks up the formula of ``target`` again.
+
         With ``keeps_path``, a call in the backward pass also gets ``path``.
         """
         op = formula.op if formula is not None else qualified_name(target)
@@ -64,7 +66,7 @@ class CallLog:
     def add(
         self, operation: Operation, path: str, seconds: float | None, phase: str, origin: str = "", site: str = ""
     ) -> None:
-        """Append a call to the run's calls. No other code appends to them."""
+        """Append a call to the run's calls. No other code appends to them; the backward of a library's function adds its seconds later."""
         self.calls.append(tuple.__new__(Call, (operation, path, "", site, seconds, phase, origin)))
 
     def phase_and_path(self, path: str) -> tuple[str, str]:

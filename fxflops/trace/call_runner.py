@@ -48,7 +48,7 @@ class CallRunner(ThreadPart):
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function or an operator, and track the tensors that it returns."""
         is_operator = isinstance(func, OpOverload) and func not in SPELLED_BY_OPERATOR
-        is_whole = not is_operator and (self._state.in_call or self._state.inside_leaf())
+        is_whole = not is_operator and (self._state.in_call or self._state.inside_whole_call())
         if is_whole and self._world.makes_more(func, args, kwargs):
             return self.run_tracked(func, args, kwargs, self._run_and_track)
         return self._run_and_track(func, args, kwargs)

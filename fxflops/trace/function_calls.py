@@ -72,9 +72,9 @@ class FunctionCalls(ThreadPart):
                 return func(*args, **kwargs)
             with self._state.outside_library():
                 return self.function(func, args, kwargs)
-        if func in world.answers and not self._owners.follows_backward and not transformed():
+        if func in world.answers and not self._owners.records_owners and not transformed():
             return world.answers[func]  # in all other cases _observe_call decides what to answer
-        if world.enters_earlier_tensors and not self._stack.leaf_depth:
+        if world.enters_earlier_tensors and not self._stack.inside_leaf():
             self._recording.enter_earlier_tensors(args, kwargs)
         if world.memo is None or type(func) is LibraryFunction or not self._learning.memo_applies(in_handler=True):
             return self._observe_call(func, args, kwargs)
@@ -136,7 +136,7 @@ class FunctionCalls(ThreadPart):
             return out
         before, self._state.is_learning_function = self._learning.begin(), True
         try:
-            out, operation = self._world.run_free(call, self._runner.run_tracked)
+            out, operation = self._world.run_by_shortcut(call, self._runner.run_tracked)
             if operation is None:
                 out = self._observe_call(func, args, kwargs)
             else:
@@ -167,13 +167,13 @@ class FunctionCalls(ThreadPart):
             args, kwargs = world.tensors.replace(args, kwargs, func)
             # Autograd and checkpoint compare the devices of meta tensors, so let torch return the true device, meta.
             if world.is_meta and not (
-                self._owners.follows_backward and (self._phases.now() == BACKWARD or is_comparing())
+                self._owners.records_owners and (self._phases.now() == BACKWARD or is_comparing())
             ):
                 answer = world.answer(func, args, kwargs)
                 if answer is not NotImplemented:
                     return self._record_answer(func, args, kwargs, answer)
         self._shared.announce_writes(func, args, kwargs)
-        if self._state.inside_leaf():
+        if self._state.inside_whole_call():
             return self._runner.run(func, *world.redirect(func, args, kwargs))  # e.g. an RNN cell's initial state
         if type(func) is MethodWrapperType or isinstance(func, type):  # a property of a tensor; torch.device(...)
             return self._run_plain(func, args, kwargs)
@@ -273,7 +273,7 @@ class FunctionCalls(ThreadPart):
             return answer
         args, kwargs = self._world.redirect(func, args, kwargs)
         formula = self._registry.find(func)
-        if self._state.inside_leaf() or (formula is not None and formula.reason == QUERY):
+        if self._state.inside_whole_call() or (formula is not None and formula.reason == QUERY):
             return self._stopwatch.run(func, args, kwargs)
         if formula is None and isinstance(func, FunctionType) and func not in self._state.bodies_under_way:
             return self._observe_body(func, args, kwargs)
@@ -303,7 +303,9 @@ class FunctionCalls(ThreadPart):
     def _record_answer(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], answer: Any) -> Any:
         """Return the world's answer to a call. If the answer is a tensor, as for ``x.cpu()``, record the call."""
         formula = (
-            self._registry.find(func) if isinstance(answer, torch.Tensor) and not self._state.inside_leaf() else None
+            self._registry.find(func)
+            if isinstance(answer, torch.Tensor) and not self._state.inside_whole_call()
+            else None
         )
         if formula is not None:
             self._call_log.call(

@@ -21,7 +21,7 @@ class Learning(ThreadPart):
         it is handling a call.
         """
         return self._world.prepare_memo(in_handler) and not (
-            self._stack.leaf_depth
+            self._stack.inside_leaf()
             or self._state.in_call
             or self._state.in_higher_order  # the function mode is on inside a higher-order operator, too
             or self._shared.threads.by_thread

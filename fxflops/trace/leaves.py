@@ -148,10 +148,10 @@ def leaf_formula(module: nn.Module, registry: FormulaRegistry) -> Formula | None
     None if the forward is replaced on the instance, if a subclass overrides a name that the forward uses, or if weights are
     computed (by parametrizations, hooks, properties, or tensors assigned as plain attributes).
     """
-    return None if holds_tensors(module) else Leaves(registry).of(module)
+    return None if has_tensor_attributes(module) else Leaves(registry).of(module)
 
 
-def holds_tensors(module: nn.Module) -> bool:
+def has_tensor_attributes(module: nn.Module) -> bool:
     """Return whether a module has tensors as plain attributes, such as weights computed by a hook."""
     values = attributes_of([module])
     return not USUAL.issuperset(map(type, values)) and any(

@@ -47,7 +47,7 @@ class _Replaced:
 
 
 @contextmanager
-def handed_to(handler: Handler, names: Mapping[str, Iterable[str]]) -> Iterator[None]:
+def library_calls_handled_by(handler: Handler, names: Mapping[str, Iterable[str]]) -> Iterator[None]:
     """In the block, replace each call of a library's function in this thread by ``handler(function, args, kwargs)``.
 
     ``names`` has the functions' names by module.

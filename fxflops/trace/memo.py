@@ -74,6 +74,7 @@ class Recipe:
         sequence: Any = None,
         argument_forms: Iterable[Form] = (),
         is_part: bool = False,
+        names_device: bool = False,
     ) -> None:
         self.operation = operation
         self.returns = returns
@@ -84,7 +85,7 @@ class Recipe:
         places = {form.place for form in argument_forms}
         # Running the call makes a view, and a view of a real argument would be a real tensor. New tensors are made without the arguments.
         self.needs_stand_ins = (REAL in places and len(places) > 1) or (returns is VIEWS and OWN in places)
-        self.names_device = False
+        self.names_device = names_device
 
 
 Memo = dict[Any, Recipe]
@@ -95,11 +96,11 @@ class Memos:
     """The memos of one model for one device. They are kept between runs, since a closed form needs counts at many sizes.
 
     Keys contain forms and module settings. Equal forms must be the same object in all runs, and so must equal settings.
-    ``form_of`` caches forms, and ``setting_readers`` caches settings.
+    ``shared_form`` makes and caches forms, and ``setting_readers`` caches settings.
     """
 
     def __init__(self) -> None:
-        self.form_of = cache(Form)
+        self.shared_form = cache(Form)
         self.setting_readers: dict[Any, Any] = {}
         self._memos: dict[tuple[bool, torch.dtype], Memo] = {}
 

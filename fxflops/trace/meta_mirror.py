@@ -93,9 +93,9 @@ class MetaMirror(ModelTensors):
     called for each new pair, ``on_stranger(tensor)`` for each tensor of unknown origin.
 
     ``unknown_origin`` turns True when a call takes a tensor that is not in the state, was not returned by an observed call, and
-    did not exist before the run. ``is_of_meta``: the state itself is on meta. ``needs_values`` is the first error that a call
-    raised on meta in any thread, or "". ``registered`` has references to the tensors of known origin, by id, with the forms that
-    :meth:`form` has read so far. ``form_of(shape, stride, dtype, place)`` returns the shared form of all tensors with this metadata.
+    did not exist before the run. ``is_of_meta``: the state itself is on meta. ``meta_error`` is the text of the first error about meta
+    tensors that a call raised in any thread, or "". ``registered`` has references to the tensors of known origin, by id, with the forms
+    that :meth:`form` has read so far. ``shared_form(shape, stride, dtype, place)`` returns the shared form of all tensors with this metadata.
     """
 
     @hidden_from_modes
@@ -104,10 +104,10 @@ class MetaMirror(ModelTensors):
         state: Iterable[torch.Tensor],
         is_held: Callable[[torch.Tensor], bool] = lambda tensor: False,
         before_write: Callable[..., None] = lambda *_: None,
-        form_of: Callable[..., Form] | None = None,
+        shared_form: Callable[..., Form] | None = None,
     ) -> None:
         self.unknown_origin = False
-        self.needs_values = ""
+        self.meta_error = ""
         self.keeps_lengths = (
             False  # True only for a GPU: a CPU computes packed sequences step by step, as a real run shows
         )
@@ -122,7 +122,7 @@ class MetaMirror(ModelTensors):
         # For each real tensor, by id: a weak reference to the real tensor, and its meta tensor.
         self._pairs: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
         self.registered: dict[int, tuple[weakref.ref[torch.Tensor], Form | None]] = {}
-        self.form_of = form_of or cache(Form)
+        self.shared_form = shared_form or cache(Form)
         # From the id of each tensor in the model's state to the tensor's Form.
         self._own_forms: dict[int, Any] = {key: self.read(tensor) for key, tensor in self._state.items()}
         self._invalid: dict[int, Any] = {}
@@ -136,6 +136,14 @@ class MetaMirror(ModelTensors):
             if tensor.device.type == "meta" and not is_dense(tensor) and tensor.layout in HOLDING:
                 raise NotImplementedError(HOLDS)
             self.registered[id(tensor)] = weakref.ref(tensor), None
+
+    def register_form(self, tensor: torch.Tensor, form: Form) -> None:
+        """Note that a tensor's origin is known, and that it has this form."""
+        self.registered[id(tensor)] = weakref.ref(tensor), form
+
+    def note_error(self, error: str) -> None:
+        """Note an error of a call on meta; only the first error counts."""
+        self.meta_error = self.meta_error or error
 
     def form(self, tensor: torch.Tensor) -> Form | None:
         """Return the form of a tensor; None if its origin is unknown, or :meth:`read` returns None for it."""
@@ -167,7 +175,7 @@ class MetaMirror(ModelTensors):
         if not tensor.is_meta:
             is_own_or_large = id(tensor) in self._state or tensor.numel() > SMALL
             place = OWN if is_own_or_large and (dtype.is_floating_point or dtype.is_complex) else REAL
-        return self.form_of(tensor.shape, tensor.stride(), dtype, place)
+        return self.shared_form(tensor.shape, tensor.stride(), dtype, place)
 
     def forms_of_own(self, tensors: Iterable[torch.Tensor | None]) -> tuple[Any, ...]:
         """Return the forms of tensors of the model; None for a tensor that the model got after the run began."""
@@ -264,7 +272,7 @@ class MetaMirror(ModelTensors):
         if args and "out" not in kwargs and writes(func, kwargs):
             self._invalidate(args[0])
             if func in RESHAPING and id(args[0]) in self._state and not args[0].is_meta:
-                self.before_write(())
+                self.before_write(())  # saves the layouts of all tensors, before this call changes one of them
                 with DisableTorchFunction(), disable_current_modes():
                     func(*args, **kwargs)  # for the real tensor, too: models read its shape
                 self.forget(args)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from types import BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType
 from typing import Any
-from weakref import ref
 
 import torch
 from torch import empty_strided, get_default_dtype, is_grad_enabled, nn
@@ -68,7 +67,7 @@ PROPERTIES = ("shape", "ndim", "dtype", "layout", "requires_grad", "is_nested")
 QUERIES = METADATA | {getattr(torch.Tensor, name).__get__ for name in PROPERTIES}
 """Functions that return the same for a real tensor and for its meta stand-in."""
 OBSERVED_IN_FULL = frozenset({*UNINITIALIZED, "type"})
-"""Operations that ``run_free`` must not run, since the observer does more for them than compute the result."""
+"""Operations that ``run_by_shortcut`` must not run, since the observer does more for them than compute the result."""
 RECORDED_BY_VALUES = frozenset({*OBSERVED_IN_FULL, *ATTENTIONS, EMBEDDING})
 """Operations that are recorded with facts about the values of their tensors, or for which the observer does more."""
 WRITTEN_IN_C = frozenset({BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType})
@@ -140,7 +139,7 @@ class MetaWorld(World):
         self._track: Callable[[Any], Any] = track
         assert self.device is not None
         self._autocast = Autocast(self.device, self._mirror.is_weight, track)
-        self._mirror.on_mirrored = storages.move
+        self._mirror.on_mirrored = storages.add_stand_in
         if self.observe_dispatch:
             # The observer sees all tensors that the forward makes. So an unknown tensor existed before the run, in a closure or a slot.
             # In a backward pass an unknown tensor may be new: autograd makes some tensors itself.
@@ -192,7 +191,7 @@ class MetaWorld(World):
     def raised(self, error: Exception) -> None:
         """Note an error of the meta device: a model that catches the error takes a path that it would not take on real tensors."""
         if "meta" in str(error).lower():
-            self._mirror.needs_values = self._mirror.needs_values or str(error)
+            self._mirror.note_error(str(error))
 
     def called_unseen(self) -> None:
         # If a meta kernel that torch wrote in Python makes this call, the kernel's operator was dispatched unobserved.
@@ -261,7 +260,8 @@ class MetaWorld(World):
         return (enabled_kernels(),) if SPELLED_BY_OPERATOR.get(func, func) is SDPA else super().torch_settings(func)
 
     def operator_key(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-        return None if transformed() else call_key((func,), args, kwargs, self._mirror.form_of_meta), None
+        key = None if transformed() else call_key((func,), args, kwargs, self._mirror.form_of_meta)
+        return key, None
 
     def recipe_by_rule(self, call: NewCall) -> Recipe | None:
         key, formula, target, func, args, kwargs, settings = call
@@ -281,7 +281,7 @@ class MetaWorld(World):
         if shape is None:
             return None
         out, strides, temporaries = shape
-        forms = () if strides is None else (self._mirror.form_of(out, strides, out.dtype, META),)
+        forms = () if strides is None else (self._mirror.shared_form(out, strides, out.dtype, META),)
         returns = NEW if forms else FIRST_ARGUMENT  # the rule of an in-place function gives no strides
         result_key = forms[0].without_strides if forms else FIRST_ARGUMENT
         operation = self._call_log.shared(
@@ -331,7 +331,7 @@ class MetaWorld(World):
         self._storages.memory_log.current_call = len(self._calls)
         return out, operation
 
-    def run_free(self, call: NewCall, run_tracked: Callable[..., Any]) -> tuple[Any, Operation | None]:
+    def run_by_shortcut(self, call: NewCall, run_tracked: Callable[..., Any]) -> tuple[Any, Operation | None]:
         """Run a call that costs nothing on meta tensors by its kernel alone, and a call whose tensors all have values as it is."""
         key, formula, target, func, args, kwargs, _ = call
         argument_forms = forms_in(key)
@@ -419,7 +419,7 @@ class MetaWorld(World):
             return None
         if out.untyped_storage()._cdata != base.untyped_storage()._cdata:
             return None
-        self._mirror.registered[id(out)] = ref(out), form
+        self._mirror.register_form(out, form)
         return form
 
     def learn(self, call: NewCall, operation: Operation, out: Any, memory_effect: MemoryEffect) -> None:
@@ -450,8 +450,8 @@ class MetaWorld(World):
             sequence=sequence,
             argument_forms=argument_forms,
             is_part=is_part,
+            names_device=operation.target is torch.Tensor.to or "device" in kwargs,
         )
-        recipe.names_device = operation.target is torch.Tensor.to or "device" in kwargs
         self._keep(call.key, recipe)
 
     def _result(self, args: Any, kwargs: Any, out: Any) -> tuple[str, tuple[Any, ...], Any]:
@@ -501,7 +501,7 @@ class MetaWorld(World):
                 args, kwargs = self._device_answers.redirect(func, args, kwargs)
             out = func(*args, **kwargs) if module is None else func(module, *args, **kwargs)
             for view, form in zip((out,) if recipe.sequence is None else out, recipe.forms, strict=True):
-                self._mirror.registered[id(view)] = ref(view), form
+                self._mirror.register_form(view, form)
         return out, operation, None
 
     def repeat_operator(self, recipe: Recipe, key: Any, func: Any, args: Any, kwargs: Any, tensors: Any) -> Any:
@@ -517,7 +517,7 @@ class MetaWorld(World):
         outs = []
         for form in recipe.forms:
             out = empty_strided(form.shape, form.stride, dtype=form.dtype, device=META_DEVICE)
-            self._mirror.registered[id(out)] = ref(out), form
+            self._mirror.register_form(out, form)
             self._storages.add_new(out.untyped_storage(), form.nbytes, form.spec)
             if recipe.sequence is None:
                 return out

@@ -40,7 +40,7 @@ class ModelTensors:
         return tuple(map(self.current, args)), {name: self.current(arg) for name, arg in kwargs.items()}
 
     def written(self, value: Any) -> Any:
-        """Return the tensors in a value; a tensor whose values are out of date is replaced by its stand-in."""
+        """Return a value, or the list of its tensors. A tensor whose values are out of date is replaced by its stand-in."""
         return value
 
     def holding_gradient(self, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:

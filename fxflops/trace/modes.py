@@ -79,7 +79,10 @@ class FunctionMode(TorchFunctionMode):
 
 
 class ResultsMode(FunctionMode):
-    """A function mode that runs every call, and passes the call's result to ``track``."""
+    """A function mode that runs every call, and passes the call's result to ``track``.
+
+    It is a FunctionMode so that code that looks for fxflops's own modes finds it, although it has no observer.
+    """
 
     def __init__(self, track: Callable[[Any], Any]) -> None:
         TorchFunctionMode.__init__(self)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ..meters.stopwatch import OF_MODULE
-from ..model.snapshot import threads_counting
+from ..model.locks import threads_counting
 from ..ops import VIEW, Formula
 from ..records import EMPTY_MAPPING, FORWARD, Operation, Scope, Spec, Step
 from ..records.pairs import EMBEDDING
@@ -29,7 +29,7 @@ from .forwards import (
     is_torch_module,
 )
 from .learning import Learning
-from .leaves import Hooks, Leaves, ModuleSettings, holds_tensors
+from .leaves import Hooks, Leaves, ModuleSettings, has_tensor_attributes
 from .memo import NOTHING, LeafLookup, NewCall, Recipe, Unknown, call_key
 from .modes import are_others_on, transformed
 from .observer_state import SharedState, ThreadPart, ThreadState
@@ -145,7 +145,7 @@ class ModuleCalls(ThreadPart):
         if (
             is_leaf
             and not (stack.inside_leaf() or transformed() or are_others_on())
-            and not (holds_tensors(module) or has_shards(module) or runs_in_parts(args, kwargs))
+            and not (has_tensor_attributes(module) or has_shards(module) or runs_in_parts(args, kwargs))
             # A graph node can replay only the settings that the module had when the run began.
             and (observed.initial is None or observed.initial == self._settings_but_mode(observed))
         ):
@@ -210,7 +210,7 @@ class ModuleCalls(ThreadPart):
             if innermost.lookup is not None and self._leave_by_recipe(innermost, innermost.lookup, module, args, out):
                 return
         open_call, is_leaf, seconds = self._pop(module)
-        if self._state.inside_leaf():  # the module is part of a leaf's call
+        if self._state.inside_whole_call():  # the module is part of a leaf's call
             return
         with DisableTorchFunction():
             if sys.exc_info()[1] is not open_call.handled:  # a new exception: the module raised
@@ -306,6 +306,7 @@ class ModuleCalls(ThreadPart):
         """Call a module; before and after the call, do the work of the observer's hooks."""
         module = observed.module
         is_own_thread = threading.get_ident() == self._thread
+        # Not begin and end, which also stop the clock and skip calls that are none: a count is not timed, and calls only modules here.
         enter, leave = (self._begin_module, self._end_module) if is_own_thread else (self._pre_hook, self._post_hook)
         enter(module, args, kwargs)
         out = None  # stays None if the module raises
@@ -348,7 +349,7 @@ class ModuleCalls(ThreadPart):
         """Return a leaf call's recipe, from a shape rule or, if the forward only makes a view, from running the forward; else None."""
         module, formula, world = observed.module, self.formula_of(observed), self._world
         cls = type(module)
-        if formula is None or not settings.contiguous or holds_tensors(module):
+        if formula is None or not settings.contiguous or has_tensor_attributes(module):
             return None
         call = NewCall(key, formula, cls, cls, args, kwargs, settings.by_name)
         recipe = world.recipe_by_rule(call)

@@ -14,9 +14,9 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ..meters.stopwatch import PhaseTimes, Stopwatch
+from ..model.locks import threads_counting
 from ..model.modules import ByIdentity, unique
 from ..model.pytree import device_of, tensors_in
-from ..model.snapshot import threads_counting
 from ..records import BACKWARD, EMPTY_MAPPING, FORWARD, OPTIMIZER, UNSEEN, Call, Operation, Scope, Step
 from ..torch_internals import current_graph_task_id, queue_callback
 from .autograd_owners import grad_node_of

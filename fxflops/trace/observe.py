@@ -29,10 +29,13 @@ the call                                         goes through                   
 ===============================================  ================================  ============================================
 is like an earlier one: its key is in the memo   ``_repeat``                       ``add_repeated``: the memo has the operation
 is new, and the world has a rule for its result  ``recipe_by_rule``, ``_repeat``   ``add_repeated``
-is new, without a rule, in a world with a memo   ``_learn``                        ``add_repeated`` if it costs 0; else as below
+is new, without a rule, in a world with a memo   ``_learn``                        ``add_repeated`` after a shortcut; else as below
 depends on more than its tensors' metadata       ``_observe_call``, then           ``call_log.call``: specs of arguments and result
                                                  ``CallRunner.run``
 ===============================================  ================================  ============================================
+
+``_repeat`` and ``_learn`` are methods of :class:`.FunctionCalls`, ``add_repeated`` is :meth:`.Recording.add_repeated`, and the rules and
+shortcuts are the world's (:meth:`.World.recipe_by_rule`, :meth:`.World.run_views`, :meth:`.World.run_by_shortcut`).
 
 In a count with a backward pass, only operators are looked up in the memo: while gradients are recorded or the dispatch mode is on,
 :meth:`.Learning.memo_applies` is False for functions and leaves.
@@ -47,7 +50,7 @@ a leaf seen by hooks           ``ModuleCalls._begin_leaf``  ``_leave_by_recipe``
 an operator                    ``OperatorCalls.operator``   in ``operator`` itself       ``_learn_operator``
 =============================  ===========================  ===========================  ============================
 
-All these methods end in :meth:`.call_log.CallLog.add`, the only place that makes a ``Call``. If a function has no formula,
+All these methods end in :meth:`.call_log.CallLog.add`, the only place that appends to the run's calls. If a function has no formula,
 ``_observe_call`` records the calls inside the function, not the function itself.
 """
 
@@ -85,7 +88,8 @@ class Observer:
     new_stopwatch: makes a stopwatch for each thread.
     code_that_calls: the code of the function that calls the model; None if the user's own code calls it.
 
-    ``calls`` and ``scopes`` are the records; ``steps`` are the outermost module calls, named by the module's path.
+    ``calls`` and ``scopes`` are the records; ``steps`` are the outermost module calls, named by the module's path; a
+    profiled block adds a step without a name for each iteration of the user's loop.
     ``stopwatch`` shows the run's time without the observer's overhead.
     """
 
@@ -167,7 +171,7 @@ class Observer:
             return
         with self._threads.visiting(self._first) as host:
             if host is not None and not host.modules.is_no_call(module):
-                observer = self._threads.enter(host, module, (args, kwargs))
+                observer = self._threads.begin_call(host, module, (args, kwargs))
                 if observer is not None:
                     observer.modules.begin(module, args, kwargs)
 
@@ -177,10 +181,10 @@ class Observer:
             return
         with self._threads.visiting(self._first) as host:
             if host is not None and not host.modules.is_no_call(module):
-                observer = self._threads.leave(host, module)
+                observer = self._threads.observer_of_call(host, module)
                 if observer is not None:
                     observer.modules.end(module, args, kwargs, out)
-                    self._threads.left()
+                    self._threads.end_call()
 
     # The backward pass
 
@@ -191,19 +195,22 @@ class Observer:
         """
         world = self._shared.world
         self.be_at("")
-        self._first.state.in_node = True  # a backward pass is not part of a recorded graph
+        # Until the end: neither a backward pass nor an optimizer's step is part of a recorded graph.
+        self._first.state.in_node = True
         if not issubclass(type(out), torch.Tensor) and (loss := loss_in(out)) is not None:
             out = loss
-        roots, ones = roots_of(world.tensors.written(out))
+        roots, ones = roots_of(
+            world.tensors.written(out)
+        )  # on meta only the tensors, without the attribute ``loss`` of ``out``
         self._first.recording.track(ones)
         with DisableTorchFunction():  # newer versions of torch call the function mode for an output that is an input
-            (roots, ones), _ = world.tensors.replace((roots, ones), {}, run)
+            (roots, ones), _ = world.tensors.replace((roots, ones), {}, torch.autograd.backward)
         with self._first.backward_observed():
             run(roots, ones)
 
 
 def _release(observer: Observer, first: ThreadObserver) -> None:
-    """Break the reference cycles of a finished observer."""
+    """Break the reference cycles of a finished observer. A hook that another thread calls late still reads the attributes that are kept."""
     drop(first.modules, "_thread", "_pre_hook", "_post_hook")
     drop(first.state)
     drop(first)

@@ -132,7 +132,7 @@ class ThreadState:
         self.aten = aten
         self.plain_functions = plain_functions
 
-    def inside_leaf(self) -> bool:
+    def inside_whole_call(self) -> bool:
         """Return whether a leaf, or a plain Python function that has a formula, is running: the calls inside are part of it."""
         return self.plain_functions.current is not None or self.stack.inside_leaf()
 

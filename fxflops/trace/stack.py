@@ -112,7 +112,7 @@ class ModuleStack:
 
     def inside_leaf(self) -> bool:
         """Return whether a leaf is running."""
-        return 0 < self.leaf_depth <= len(self.open)
+        return self.leaf_depth > 0
 
     def keys(self, *leaf: OpenCall) -> dict[str, tuple[str, type]]:
         """Return the ``nn_module_stack`` for a node made now. If a leaf's call has just been popped, pass it as ``leaf``.

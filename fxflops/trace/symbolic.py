@@ -14,8 +14,8 @@ from torch import fx, nn
 
 from ..errors import TraceError
 from ..model.inputs import signature_of
+from ..model.locks import locked
 from ..model.modules import Called
-from ..model.snapshot import locked
 from ..ops import FormulaRegistry
 from .graph import graph_module, leaf_graph
 from .leaves import leaf_formula

@@ -22,7 +22,7 @@ POOLS: tuple[tuple[type, tuple[str, ...]], ...] = (
 OF_POOLS = ("concurrent.futures.", "multiprocessing.")
 
 
-def handed_over(task: Wrap, thread: Wrap) -> AbstractContextManager[None]:
+def tasks_wrapped(task: Wrap, thread: Wrap) -> AbstractContextManager[None]:
     """In a block, wrap the tasks that this thread gives to pools by ``task(function)``, and the threads that it starts by ``thread(run)``.
 
     In the block, the tasks of all threads pass through this module, but tasks of other threads are not wrapped.

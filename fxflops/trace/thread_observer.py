@@ -18,7 +18,7 @@ from .function_calls import FunctionCalls
 from .kernel_launches import launches_noted
 from .learning import Learning
 from .library_calls import LibraryCalls
-from .library_functions import handed_to
+from .library_functions import library_calls_handled_by
 from .modes import AtenMode, FunctionMode, beneath_others, dispatch_mode_on
 from .module_calls import ModuleCalls
 from .observer_state import SharedState, ThreadState
@@ -27,7 +27,7 @@ from .python_functions import PlainFunctions
 from .recording import Recording
 from .stack import ModuleStack
 from .steps import Steps
-from .tasks import handed_over
+from .tasks import tasks_wrapped
 from .threads import Watched
 
 
@@ -76,8 +76,10 @@ class ThreadObserver:
         self._modes.enter_context(beneath_others(self._function_mode))
         self._modes.enter_context(self._plain_functions)
         self._modes.enter_context(launches_noted(self._outside.launched))
-        self._modes.enter_context(handed_to(self._outside.library_function, shared.registry.library_functions))
-        self._modes.enter_context(handed_over(self._task, self._thread_of_calls))
+        self._modes.enter_context(
+            library_calls_handled_by(self._outside.library_function, shared.registry.library_functions)
+        )
+        self._modes.enter_context(tasks_wrapped(self._task, self._thread_of_calls))
         for context in world_contexts:
             self._modes.enter_context(context)
 

@@ -26,11 +26,17 @@ class ObservesThread(Protocol):
     """What this module uses of a :class:`.ThreadObserver`. The module of that class imports this one, so it cannot be imported here."""
 
     @property
-    def state(self) -> Any: ...
+    def state(self) -> Any:
+        """The thread's :class:`.ThreadState`."""
+
     @property
-    def modules(self) -> Any: ...
+    def modules(self) -> Any:
+        """The thread's :class:`.ModuleCalls`."""
+
     @property
-    def recording(self) -> Any: ...
+    def recording(self) -> Any:
+        """The thread's :class:`.Recording`."""
+
     def is_on(self) -> bool: ...
     def in_this_thread(self, stack: ModuleStack) -> ObservesThread: ...
     def switch_on(self) -> None: ...
@@ -62,7 +68,8 @@ class Threads:
     def visiting(self, first: ObservesThread) -> Iterator[ObservesThread | None]:
         """Yield the observer for a hook that runs in this thread (not the thread that began the run), and keep it from being released.
 
-        During the run, yield the run's first observer. After the run, yield this thread's own observer, or None if it has no observer.
+        During the run, yield ``first``, the run's first observer. After the run, that observer is released: yield this thread's own
+        observer, which ends the calls that are still open here, or None if the thread has no observer.
         """
         with self._gate:
             is_open = self._closing is None
@@ -97,7 +104,7 @@ class Threads:
                 try:
                     return function(*args, **kwargs)
                 finally:
-                    self.left()
+                    self.end_call()
                     del self.by_thread[threading.get_ident()]  # the thread's later work may not belong to the run
 
         return task
@@ -114,36 +121,40 @@ class Threads:
         observer = self.by_thread[threading.get_ident()] = parent.in_this_thread(stack)
         observer.switch_on()
 
-    def enter(self, first: ObservesThread, module: nn.Module, arguments: Any) -> ObservesThread | None:
-        """Return the observer for a module call that begins in this thread; None if the call is not observed."""
+    def begin_call(self, host: ObservesThread, module: nn.Module, arguments: Any) -> ObservesThread | None:
+        """Begin a module call in this thread; return its observer, or None if the call is not observed.
+
+        The outermost call of a thread of the run makes an observer for the thread, and turns the observer's modes on. A call in a thread
+        that does not belong to the run is recorded as a call without a formula. ``host`` is the observer that :meth:`visiting` yields.
+        """
         thread_id = threading.get_ident()
         if thread_id not in self.by_thread:
             if thread_id in self._module_of_foreign:
                 return None
-            if first.is_on():
-                return first
+            if host.is_on():
+                return host
             if _counts_itself():
                 return None
-            if thread_id in self._threads_before and not any(map(first.belongs_to_run, tensors_in(arguments))):
+            if thread_id in self._threads_before and not any(map(host.belongs_to_run, tensors_in(arguments))):
                 self._module_of_foreign[thread_id] = module
-                first.recording.record_unobservable(OF_ANOTHER_THREAD, module, arguments)
+                host.recording.record_unobservable(OF_ANOTHER_THREAD, module, arguments)
                 return None
         depth = self._depths[thread_id] = self._depths.get(thread_id, 0) + 1
         if depth == 1:
-            self._observe_this_thread(first, first.state.stack)
+            self._observe_this_thread(host, host.state.stack)
         return self.by_thread[thread_id]
 
-    def leave(self, first: ObservesThread, module: nn.Module) -> ObservesThread | None:
+    def observer_of_call(self, host: ObservesThread, module: nn.Module) -> ObservesThread | None:
         """Return the observer for a module call that ends in this thread; None if the call is not observed."""
         thread_id = threading.get_ident()
         if self._module_of_foreign.get(thread_id) is module:
             del self._module_of_foreign[thread_id]
         if thread_id in self.by_thread:
             return self.by_thread[thread_id]
-        return first if first.is_on() else None
+        return host if host.is_on() else None
 
-    def left(self) -> None:
-        """Note that this thread's module call has been recorded; after the outermost call, turn the thread's modes off."""
+    def end_call(self) -> None:
+        """End the module call of this thread, which has been recorded; after the outermost call, turn the thread's modes off."""
         thread_id = threading.get_ident()
         if thread_id in self.by_thread:
             self._depths[thread_id] -= 1

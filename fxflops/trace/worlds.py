@@ -16,7 +16,7 @@ MetaWorld     on meta, for a device ``count``     yes          is not run: its r
 
 In the first three worlds the observer's dispatch mode is on, and sees the operators inside functions without a formula. In a count
 the dispatch mode is on only where observing functions is not enough: for a backward pass, for a callable that may run a backward
-pass, for TorchScript, and for a second run if the first run missed calls (:func:`~fxflops.run.model_run.run_model`).
+pass, for TorchScript, and for a second run if the first run missed calls (``_meta_run_that_sees_all`` in :mod:`fxflops.run.model_run`).
 """
 
 from __future__ import annotations
@@ -131,7 +131,9 @@ class World:
     # Methods for the memo, which are called only if the world has a memo
 
     def prepare_memo(self, in_handler: bool) -> bool:
-        """Make the memo the one for torch's current settings, and return whether it may be used in this thread now.
+        """Make ``memo`` the memo for torch's current settings, and return whether it may be used in this thread now.
+
+        This may replace ``memo``, so read ``memo`` after this call.
 
         It may be used if a call's record depends only on the metadata of the call's tensors. ``in_handler``: the observer's function
         mode is off because it is handling a call.
@@ -164,7 +166,7 @@ class World:
         """
         return NotImplemented, None
 
-    def run_free(self, call: NewCall, run_tracked: Callable[..., Any]) -> tuple[Any, Operation | None]:
+    def run_by_shortcut(self, call: NewCall, run_tracked: Callable[..., Any]) -> tuple[Any, Operation | None]:
         """Run a call that costs nothing, or whose tensors all have values, by a shortcut; return its result and its operation.
 
         The result is NotImplemented if the call must run the usual way. ``run_tracked(func, args, kwargs)`` runs the call with its

@@ -111,7 +111,7 @@ def test_storages_from_the_beginning_have_no_maker() -> None:
     log.change(bucket, 40)
     log.move_to_beginning({bucket})
     assert [*triples(log.changes)] == [(bucket, 40, NO_CALL), (bucket, 40, NO_CALL), (0, 400, 0), (0, -400, 0)]
-    assert log.storages.calls == [0, NO_CALL]
+    assert log.storages.makers == [0, NO_CALL]
     assert log.most == 480
 
 
