@@ -18,7 +18,7 @@ from ..model.locks import threads_counting
 from ..model.modules import ByIdentity, all_modules, children_of, parameters_of, submodule
 from ..records import Counted
 from ..report.report import Report
-from ..trace.leaves import Hooks
+from ..trace.hooks import Hooks
 from .pytorch_profiler import clock_of
 
 

@@ -15,7 +15,7 @@ from ..model.snapshot import Snapshot
 from ..records.tensors import spec_of
 from ..run.uncompiled import uncompiled
 from ..torch_internals import OpOverload
-from ..trace.leaves import Hooks
+from ..trace.hooks import Hooks
 from ..trace.modes import AtenMode
 
 Sums = dict[str, Counter[Any]]

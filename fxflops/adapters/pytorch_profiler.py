@@ -26,7 +26,7 @@ from ..model.locks import locked_in_mode
 from ..model.modules import ByIdentity, all_modules, named_modules, state_tensors
 from ..model.snapshot import Snapshot
 from ..report.report import Report
-from ..trace.leaves import Hooks
+from ..trace.hooks import Hooks
 from ._arguments import checked_shape, classes_in, filled
 from ._module_text import largest_sums, levels_of, printed, scaled, trainable
 from .ptflops import flops_to_string

@@ -26,7 +26,7 @@ from ..model.modules import ByIdentity, parameters_of
 from ..model.pytree import replaced
 from ..records.tensors import spec_of
 from ..torch_internals import DisableTorchFunction
-from ..trace.leaves import Hooks
+from ..trace.hooks import Hooks
 from ._arguments import one_of, refuse_scripts, warn_of_uncounted
 from .torchinfo_statistics import (
     ColumnSettings,

@@ -401,7 +401,7 @@ class LiveStorages:
                 if ref.number not in storages.categories:
                     storages.categories[ref.number], storages.names[ref.number] = category, name
 
-    def keep(self, named: Named, earlier: Iterable[torch.Tensor]) -> None:
+    def keep_to_end(self, named: Named, earlier: Iterable[torch.Tensor]) -> None:
         """Count the storages of these tensors as alive to the end of the history. For example, an optimizer's state outlives the step.
 
         Storages of the tensors in ``earlier`` are moved to the beginning of the history, because they existed before the run.

@@ -146,7 +146,7 @@ def _gone(*args: Any, **kwargs: Any) -> None:
     raise InputError("the callable no longer exists")
 
 
-def state_of(model: nn.Module) -> tuple[list[nn.Module], list[Any]]:
+def parts_without_path(model: nn.Module) -> tuple[list[nn.Module], list[Any]]:
     """Return the modules and objects of a callable that must be restored but have no module path. For a model, both lists are empty."""
     return (model.unnamed, model.reached) if isinstance(model, Called) else ([], [])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import KeysView
 from functools import cached_property
 from itertools import pairwise
 from types import BuiltinFunctionType, FunctionType, ModuleType
@@ -32,7 +33,7 @@ UNQUANTIZED = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32:
 class Inventory:
     """The modules of a model, and its parameters and buffers by their full names, without duplicates.
 
-    If a module has several paths, ``aliases`` maps each of the other paths to the first. Other paths of its submodules are not listed.
+    ``path_of`` maps each module to its path. If a module has several paths, ``aliases`` maps each of the other paths to the first. Other paths of its submodules are not listed.
 
     ``packed`` are meta tensors for two kinds of weights: weights in packed-parameter objects of quantized layers, and weights that
     TorchScript stores as graph constants, e.g. after ``torch.jit.freeze``. ``constants`` are TorchScript's other constants.
@@ -45,7 +46,7 @@ class Inventory:
 
     @hidden_from_modes
     def __init__(self, model: nn.Module, lazy: bool = False) -> None:
-        self.paths, self.aliases = modules_of(model)
+        self.path_of, self.aliases = modules_of(model)
         self._name = type(model).__name__
         self.params: list[tuple[str, torch.Tensor]] = []
         self.buffers: list[tuple[str, torch.Tensor]] = []
@@ -54,7 +55,7 @@ class Inventory:
         self.functions_of = ByIdentity[frozenset[Any]]()
         self._first_params: list[int] = []  # the index in params of each module's first own parameter, then len(params)
         seen_ids, constant_storages = set[int](), set[int]()
-        for module, path in self.paths.items():
+        for module, path in self.path_of.items():
             attributes = [*module.__dict__.values()]  # copied, since other threads may set attributes meanwhile
             if not LOOKED_INTO.isdisjoint(map(type, attributes)):
                 self.functions_of[module] = frozenset(value for value in attributes if type(value) in FUNCTIONS)
@@ -79,7 +80,7 @@ class Inventory:
         if any(issubclass(cls, UninitializedTensorMixin) for cls in classes):
             self.shapeless = [
                 module
-                for module in self.paths
+                for module in self.path_of
                 if any(map(_is_shapeless, (*module._parameters.values(), *module._buffers.values())))
             ]
             if not lazy:
@@ -88,6 +89,11 @@ class Inventory:
                 raise InputError(
                     f"{type(model).__name__} has parameters that have no shape yet ({name}): run the model once on an input"
                 )
+
+    @property
+    def modules(self) -> KeysView[nn.Module]:
+        """All modules, in the order of their paths in the model."""
+        return self.path_of.keys()
 
     @cached_property
     @hidden_from_modes
@@ -98,7 +104,7 @@ class Inventory:
         modules = self._root()
         make_tuple = tuple.__new__  # skips NamedTuple's __new__: a large model has thousands of modules
         functions_in, has_functions = self.functions_of.get, bool(self.functions_of)
-        for (module, path), (first, last) in zip(self.paths.items(), pairwise(self._first_params), strict=True):
+        for (module, path), (first, last) in zip(self.path_of.items(), pairwise(self._first_params), strict=True):
             own = sum(sizes[first:last]) if first < last else 0
             frozen = own - sum(trained[first:last]) if own else 0
             functions = (
@@ -115,7 +121,7 @@ class Inventory:
 
     def _root(self) -> list[Module]:
         """If the root is a callable, return a list with the root's record. If the root is a module, return an empty list."""
-        return [] if "" in self.paths.values() else [Module("", self._name)]
+        return [] if "" in self.path_of.values() else [Module("", self._name)]
 
 
 def _is_global(function: Any) -> bool:

@@ -20,7 +20,7 @@ def resharded(model: nn.Module) -> Iterator[Inventory]:
     Yields the model's inventory, with the sharded parameters.
     """
     inventory = Inventory(model, lazy=True)
-    gathered = reshard(inventory.paths)
+    gathered = reshard(inventory.modules)
     try:
         yield Inventory(model, lazy=True) if gathered else inventory
     finally:

@@ -156,7 +156,7 @@ class Block:
             notes_placeholders=not is_on_fake,  # for fake tensors, all storages are on meta
         )
         self._optimizer_memory = OptimizerMemory(model, storages, optimizers, met_optimizers)
-        paths = ByIdentity((m, path) for m, path in inventory.paths.items() if not isinstance(m, Models))
+        paths = ByIdentity((m, path) for m, path in inventory.path_of.items() if not isinstance(m, Models))
         self._observer: Observer | ModuleTimes
         if detail == OPERATIONS:
             instruments = Instruments(world, storages, AutogradOwners(), change_listener=self._optimizer_memory)
@@ -171,7 +171,7 @@ class Block:
             "optimizer": self._optimizer_memory.states(),
         }.items():
             storages.add_existing(tensors, category)
-        storages.add_given(attribute_tensors(inventory.paths), "buffers")
+        storages.add_given(attribute_tensors(inventory.modules), "buffers")
         self._until_end = ExitStack()
         for module, path in paths.items():
             if callable(getattr(type(module), "generate", None)):
@@ -291,7 +291,7 @@ class Block:
         return Run(
             model=name,
             inputs=inputs_of(observer.scopes),
-            calls=seconds_as_shown(observer.calls_with_shares),
+            calls=seconds_as_shown(observer.calls_with_mask_shares),
             scopes=seconds_as_shown(observer.scopes),
             modules=modules,
             params=params,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..model.callables import state_of
+from ..model.callables import parts_without_path
 from ..model.inventory import Inventory
 from ..model.snapshot import Snapshot
 from ..trace.source import error_for
@@ -28,8 +28,8 @@ def initialized(
     if not inventory.shapeless:
         yield inventory
         return
-    unnamed, reached = state_of(model)
-    before = Snapshot([*inventory.paths, *unnamed], (args, kwargs), reached=reached)
+    unnamed, reached = parts_without_path(model)
+    before = Snapshot([*inventory.modules, *unnamed], (args, kwargs), reached=reached)
     try:
         try:
             with torch.no_grad(), uncompiled(), BeforeWriteMode(before.before_write):

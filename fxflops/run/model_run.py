@@ -104,7 +104,7 @@ def observer_of(
         change_listener=StateSaver(subject, storages, world.is_meta),
     )
     return Observer(
-        subject.inventory.paths,
+        subject.inventory.path_of,
         registry,
         instruments,
         must_read_masks=must_read_masks,
@@ -173,7 +173,7 @@ def _may_run_own_backward(subject: Subject) -> bool:
     return isinstance(subject.model, Called) and not subject.request.own_backward
 
 
-def observe(subject: Subject, observer: Observer) -> Observer:
+def run_observed(subject: Subject, observer: Observer) -> Observer:
     """Run the model, and its backward pass and optimizer step if requested, and return the observer."""
     world, storages = observer.instruments.world, observer.instruments.storages
     with noting_live(storages, observer.calls, subject.named_tensors["params"]):
@@ -181,7 +181,7 @@ def observe(subject: Subject, observer: Observer) -> Observer:
     world.tensors.check_origin(out)
     storages.memory_log.move_met_to_beginning()
     if subject.request.backward and any(
-        type(module) is nn.parallel.DistributedDataParallel for module in subject.inventory.paths
+        type(module) is nn.parallel.DistributedDataParallel for module in subject.inventory.modules
     ):
         storages.move_written_to_beginning(observer.calls)  # DDP's buckets
     if subject.request.backward:
@@ -209,7 +209,7 @@ def observed_run(
     new_stopwatch: Callable[[], Stopwatch] = Stopwatch,
 ) -> Observer:
     """Observe a run of the model on its real tensors. Raises InputError if the live tensors exceed ``cap`` bytes."""
-    return observe(
+    return run_observed(
         subject, observer_of(subject, registry, graph_listener=graph_listener, cap=cap, new_stopwatch=new_stopwatch)
     )
 
@@ -233,7 +233,7 @@ def finished_run(
     run = Run(
         model=class_name(subject.model),
         inputs=" ".join(map(repr, specs_in(spec_of((subject.args, subject.kwargs))))),
-        calls=without_seconds(observer.calls_with_shares),
+        calls=without_seconds(observer.calls_with_mask_shares),
         scopes=without_seconds(observer.scopes),
         modules=modules,
         params=params,
@@ -296,7 +296,7 @@ def run_model(
 def _reason_for_real_tensors(subject: Subject) -> str:
     """Return why the model can only run on its real tensors; "" if it may run on meta."""
     trains = subject.request.backward
-    is_replicated = trains and nn.parallel.DistributedDataParallel in {*map(type, subject.inventory.paths)}
+    is_replicated = trains and nn.parallel.DistributedDataParallel in {*map(type, subject.inventory.modules)}
     if is_replicated or is_sharded(subject.state):
         return "its parameters are distributed over several processes"
     # On meta, a hook gets a meta tensor instead of its parameter. So a hook that looks up the parameter's optimizer would not find it.
@@ -311,7 +311,7 @@ def _meta_run_that_sees_all(
     run = partial(meta_run, subject, registry, memos, must_read_masks=must_read_masks)
     # A callable may step an optimizer, and only dispatch modes observe such a step.
     needs_dispatch = subject.request.backward or isinstance(subject.model, Called)
-    if needs_dispatch or any(issubclass(type(module), torch.jit.ScriptModule) for module in subject.inventory.paths):
+    if needs_dispatch or any(issubclass(type(module), torch.jit.ScriptModule) for module in subject.inventory.modules):
         return run(observe_dispatch=True)
     try:
         mirror, observer = run(observe_dispatch=False)
@@ -369,7 +369,7 @@ def _awaits_weights(subject: Subject) -> bool:
         return False
     waiting = [
         module
-        for module in subject.inventory.paths
+        for module in subject.inventory.modules
         if not isinstance(module, torch.jit.ScriptModule)
         and any(weight is not None and weight.is_meta for weight in module._parameters.values())
     ]
@@ -435,7 +435,7 @@ def _optimizer_step(subject: Subject, requested: OptimizerLike, observer: Observ
     # If no earlier step had gradients for all parameters, the observed step adds state.
     # In training, an earlier step would have added this state. So count the state in memory from the beginning.
     added_names = Counter(name for name, _ in states_left) - names_before
-    storages.keep(states_after, [state for name, state in states_left if name in added_names])
+    storages.keep_to_end(states_after, [state for name, state in states_left if name in added_names])
 
 
 def cap_of(device: torch.device) -> int:
@@ -459,14 +459,14 @@ def meta_run(
     mirror = MetaMirror(subject.state, subject.snapshot.saves, subject.snapshot.before_write, shared_form)
     world = MetaWorld(mirror, subject.count_for, registry, memos, observe_dispatch=observe_dispatch)
     observer = observer_of(subject, registry, world, must_read_masks=must_read_masks)
-    return mirror, observe(subject, observer)
+    return mirror, run_observed(subject, observer)
 
 
 def _forward_and_backward(subject: Subject, observer: Observer) -> Any:
     """Observe a run of the model, and its backward pass if requested; return the output."""
     args, kwargs = subject.rewound_inputs()
     tensors_before = [*subject.state, *subject.snapshot.other_tensors()]
-    replaceable = Holders(subject.inventory.paths, (*args, *kwargs.values()), tensors_before)
+    replaceable = Holders(subject.inventory.modules, (*args, *kwargs.values()), tensors_before)
     observer.instruments.storages.follow_replaced(replaceable)
     if replaceable.has_any():
         # Remember the layouts before the references to tensors are counted, because remembering adds references.
@@ -505,7 +505,7 @@ def _ran_own_backward(observer: Observer, out: Any, subject: Subject) -> bool:
 
     Return True if it called ``loss.backward()``, or if it computed gradients and its output does not require a gradient.
     """
-    if observer.phases.ran_backward:
+    if observer.phases.called_backward:
         return True
     has_backward_calls = any(call.phase == BACKWARD for call in observer.calls)
     return subject.request.backward and has_backward_calls and not requires_gradient(out)

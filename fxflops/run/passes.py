@@ -196,7 +196,7 @@ def measure(
     graph = traced.graph_module
     graph_run, (observer, call_ranges) = _matching_runs(subject, traced, registry, tick)
     # Read the calls' times, and the forward call of each backward call, now: the finished run does not contain them.
-    calls, owner_of = observer.calls_with_shares, observer.instruments.owners.owner_of
+    calls, owner_of = observer.calls_with_mask_shares, observer.instruments.owners.owner_of
     observed, captured = with_seconds(calls), captured_calls(calls)
     if subject.device.type != "meta":
         observed_seconds = sum(call.seconds or 0.0 for call in observed)
@@ -422,7 +422,7 @@ def _with_kernels(compiled: Compiled, subject: Subject) -> Compiled:
         return replace(
             compiled, kernels_missing=f"kernels are mapped to modules only on CPU, not on {subject.device.type}"
         )
-    mapped_kernels, missing = compiled_kernels(partial(subject.rewound_call, compiled=True), subject.inventory.paths)
+    mapped_kernels, missing = compiled_kernels(partial(subject.rewound_call, compiled=True), subject.inventory.path_of)
     return replace(compiled, kernels=mapped_kernels, kernels_missing=missing)
 
 

@@ -57,14 +57,14 @@ def prepared_subject(
         torch.set_grad_enabled(
             request.backward
         ),  # without gradients, the meta world reuses results instead of running kernels
-        locked_in_mode(inventory.paths, mode) as is_nested,
+        locked_in_mode(inventory.modules, mode) as is_nested,
         unseen() if is_nested or are_observed() else nullcontext(),
     ):
         subject: Subject | None = None
         try:
             with initialized(model, inventory, positional, named) as initialized_inventory:
                 compiled = is_compiled(
-                    [users_model, *initialized_inventory.functions_of], map(type, initialized_inventory.paths)
+                    [users_model, *initialized_inventory.functions_of], map(type, initialized_inventory.modules)
                 )
                 compiled_model = users_model if is_compiled_whole(users_model) else None
                 subject = Subject(
@@ -95,7 +95,7 @@ def _out_of_memory(error: torch.OutOfMemoryError | OutOfMemoryError, subject: Su
     """Return the error for a run that ran out of memory, with the tensors that were alive."""
     node, text = error.node if isinstance(error, OutOfMemoryError) else "", str(error)
     if not isinstance(error, OutOfMemoryError):  # raised in an unobserved run of the model itself
-        paths = [subject.inventory.paths.get(module, "") for module in modules_that_raised(error)]
+        paths = [subject.inventory.path_of.get(module, "") for module in modules_that_raised(error)]
         where = f"module {paths[-1]!r}" if paths and paths[-1] else "the model's own forward"
         text = f"the model raised in {where}\n  {type(error).__name__}: {error}{line_that_raised(error)}"
     live = getattr(error, "live", ())

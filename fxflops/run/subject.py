@@ -11,7 +11,7 @@ from torch import nn
 
 from ..errors import InputError
 from ..meters.accelerator import accelerator_of
-from ..model.callables import state_of
+from ..model.callables import parts_without_path
 from ..model.hidden import hidden_from_modes
 from ..model.inputs import as_leaves, bind
 from ..model.inventory import Inventory
@@ -53,7 +53,7 @@ class Subject:
         self.model = model
         self.request = request
         mode = request.mode_of_modules
-        self.mode = modes_in(inventory.paths) if mode == "as_is" else mode
+        self.mode = modes_in(inventory.modules) if mode == "as_is" else mode
         self.compiled = compiled
         self.compiled_model = compiled_model
         if request.backward:
@@ -80,9 +80,9 @@ class Subject:
         self.is_for_another = self.count_for.type != own_device.type
         accelerator = accelerator_of(self.device)
         self.bytes_before = accelerator.live if accelerator is not None and accelerator.has_statistics else 0
-        unnamed, reached = state_of(model)
+        unnamed, reached = parts_without_path(model)
         self.snapshot = Snapshot(
-            [*inventory.paths, *unnamed], (args, kwargs), request.counts_only, self.optimizer_objects, reached
+            [*inventory.modules, *unnamed], (args, kwargs), request.counts_only, self.optimizer_objects, reached
         )
         known_ids = {*map(id, self.state)}
         # Leaves outside the model's modules also get gradients, which must be restored.

@@ -55,7 +55,7 @@ class CallRunner(ThreadPart):
 
     def run_timed(self, recipe: Recipe, func: Any, args: Any, kwargs: Any) -> tuple[Any, float]:
         """Run and time a call that has a recipe. Do not observe its operators if the call leaves only its result in memory."""
-        with DisableTorchDispatch() if recipe.transients is not None else self._state.within(True, self._state.in_node):
+        with DisableTorchDispatch() if recipe.leaves_only_its_result else self._state.within(True, self._state.in_node):
             return self._stopwatch.timed(func, args, kwargs)
 
     def run_tracked(

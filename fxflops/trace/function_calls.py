@@ -12,7 +12,7 @@ from ..ops import ESCAPE, QUERY, Formula
 from ..ops._libraries import LibraryFunction
 from ..ops._traits import UNINITIALIZED
 from ..records import BACKWARD, RECOMPUTE
-from ..records.pairs import ATTENTIONS
+from ..records.pairs import ATTENTIONS, QUERY_KEY_VALUE
 from ..records.tensors import spec_of
 from ..torch_internals import DisableTorchFunction, is_tracing
 from .call_runner import CallRunner
@@ -34,7 +34,6 @@ from .modes import FunctionMode, dispatch_mode_on, transformed
 from .observer_state import SharedState, ThreadPart, ThreadState
 from .phases import is_comparing
 from .processes import is_between_processes, is_gathering, runs_in_parts
-from .profiled_world import QUERY_KEY_VALUE
 from .recording import Recording
 from .spelling import WRITTEN_AS
 from .uninitialized_reads import address_of
@@ -285,7 +284,7 @@ class FunctionCalls(ThreadPart):
         """Run a Python function so that the calls inside it reach the function mode."""
         self._state.bodies_under_way.add(func)
         try:
-            with self._phases.within(func), FunctionMode(self):
+            with self._phases.backward_during(func), FunctionMode(self):
                 return self._stopwatch.run(self._shared.without_guard(func), args, kwargs)
         finally:
             self._state.bodies_under_way.discard(func)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..torch_internals import is_any_autocast_enabled
-from .memo import MemoryEffect, NewCall, RunState
+from .memo import BeforeCall, MemoryEffect, NewCall
 from .modes import transformed
 from .observer_state import ThreadPart
 
@@ -31,11 +31,11 @@ class Learning(ThreadPart):
             or transformed()
         )
 
-    def begin(self) -> RunState:
+    def begin(self) -> BeforeCall:
         """Return the run's state before a call, to be passed to :meth:`end`."""
-        return RunState(len(self._calls), len(self._shared.scopes), self._storages.begin())
+        return BeforeCall(len(self._calls), len(self._shared.scopes), self._storages.begin())
 
-    def end(self, call: NewCall, before: RunState, out: Any, scopes: int | None = None) -> None:
+    def end(self, call: NewCall, before: BeforeCall, out: Any, scopes: int | None = None) -> None:
         """Let the world learn a finished call if it was recorded as exactly one call, with the call's target.
 
         ``scopes`` is the number of scopes that must have been recorded in the call; None allows any number. A call with more scopes

@@ -15,8 +15,8 @@ import torch
 
 from ..meters.memory_log import MemoryMark
 from ..ops import Formula
-from ..records import EMPTY_MAPPING, Operation, Spec
-from ..records.tensors import ORDINARY
+from ..records import EMPTY_MAPPING, Operation, Spec, typed
+from ..records.tensors import ORDINARY, spec_of
 from .forms import OWN, REAL, Form
 
 NEW, FIRST_ARGUMENT, VIEWS, NOTHING = "new tensors", "the first argument", "views", "nothing"
@@ -87,6 +87,11 @@ class Recipe:
         self.needs_stand_ins = (REAL in places and len(places) > 1) or (returns is VIEWS and OWN in places)
         self.names_device = names_device
 
+    @property
+    def leaves_only_its_result(self) -> bool:
+        """Whether a call leaves no memory behind but its result, so that its operators need not be observed."""
+        return self.transients is not None
+
 
 Memo = dict[Any, Recipe]
 """Recipes by the keys of calls."""
@@ -137,7 +142,7 @@ class NewCall(NamedTuple):
         return _specs_of(self.key[end - len(self.args) : end]), dict(zip(self.kwargs, values, strict=True))
 
 
-class RunState(NamedTuple):
+class BeforeCall(NamedTuple):
     """The state of a run before a call that may be learned.
 
     ``calls`` and ``scopes`` are the numbers recorded so far; ``mark`` is the state of the memory.
@@ -168,7 +173,7 @@ class LeafLookup(NamedTuple):
     recipe: Recipe | None
     key: Any
     params: Mapping[str, Any]
-    before: RunState | None
+    before: BeforeCall | None
 
 
 FormOf = Callable[[Any], Any]
@@ -251,3 +256,21 @@ def forms_in(key: tuple[Any, ...]) -> list[Form]:
         elif type(part) is tuple:
             forms += forms_in(part)
     return forms
+
+
+def is_like(value: Any, expected: Any) -> bool:
+    """Return whether the specs of a result are equal to ``expected``."""
+    kind = type(value)
+    if kind in ORDINARY:
+        return (
+            type(expected) is Spec
+            and value.layout is torch.strided
+            and not value.is_nested
+            and value.shape == expected
+            and value.dtype is expected.dtype
+        )
+    if value is None:
+        return expected is None
+    if kind is tuple or kind is list:
+        return type(expected) is tuple and len(expected) == len(value) and all(map(is_like, value, expected))
+    return bool(typed(spec_of(value)) == typed(expected))

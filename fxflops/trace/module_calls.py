@@ -28,13 +28,13 @@ from .forwards import (
     is_missed_by_hooks,
     is_torch_module,
 )
+from .hooks import Hooks
 from .learning import Learning
-from .leaves import Hooks, Leaves, ModuleSettings, has_tensor_attributes
-from .memo import NOTHING, LeafLookup, NewCall, Recipe, Unknown, call_key
+from .leaves import Leaves, ModuleSettings, has_tensor_attributes
+from .memo import NOTHING, LeafLookup, NewCall, Recipe, Unknown, call_key, is_like
 from .modes import are_others_on, transformed
 from .observer_state import SharedState, ThreadPart, ThreadState
 from .processes import has_shards, runs_in_parts
-from .profiled_world import is_like
 from .recording import Recording
 from .stack import OpenCall
 from .steps import Steps
@@ -186,7 +186,7 @@ class ModuleCalls(ThreadPart):
         except (Unknown, TypeError):
             return
         open_call.lookup = LeafLookup(recipe, key, settings.params, self._learning.begin() if recipe is None else None)
-        if recipe is not None and recipe.transients is not None:  # no call inside needs to be observed
+        if recipe is not None and recipe.leaves_only_its_result:
             open_call.turn_off(DisableTorchFunction(), DisableTorchDispatch())
 
     def _settings_but_mode(self, observed: ObservedModule) -> dict[str, Any]:
@@ -234,7 +234,7 @@ class ModuleCalls(ThreadPart):
             if recipe is None or not is_like(out, recipe.operation.out):
                 return False
             _, _, seconds = self._pop(module)
-            self._world.track(recipe, out)
+            self._world.track_repeated(recipe, out)
             self._recording.add_repeated(recipe.operation, open_call.path, seconds, "", (out, args))
             self._add_scope(open_call.path, recipe.operation, params, False, None)
             return True
@@ -270,6 +270,7 @@ class ModuleCalls(ThreadPart):
         key = None
         if world.memo is not None and not world.skips_forwards:
             try:
+                # Without requires_grad and torch's settings, on which only the record of a leaf depends.
                 key = call_key((cls, settings), args, kwargs, world.tensors.form)
                 recipe = world.memo.get(key)
             except (Unknown, TypeError):
@@ -329,6 +330,7 @@ class ModuleCalls(ThreadPart):
             if not (module._modules or are_others_on()) and self._learning.memo_applies(in_handler=False):
                 world, settings = self._world, self._shared.settings.of(observed)
                 try:
+                    # Without requires_grad, because the memo serves leaves on meta only while gradients are off.
                     key = call_key((type(module), settings), args, kwargs, world.tensors.form)
                     recipe = world.memo.get(key) or self._leaf_recipe(key, observed, settings, args, kwargs)  # type: ignore[union-attr]
                 except Unknown:

@@ -20,7 +20,7 @@ from ..model.pytree import device_of, tensors_in
 from ..records import BACKWARD, EMPTY_MAPPING, FORWARD, OPTIMIZER, UNSEEN, Call, Operation, Scope, Step
 from ..torch_internals import current_graph_task_id, queue_callback
 from .autograd_owners import grad_node_of
-from .leaves import Hooks
+from .hooks import Hooks
 from .threads import drop
 
 
@@ -78,7 +78,7 @@ class ModuleTimes:
         self._own_seconds.clear()
 
     @property
-    def calls_with_shares(self) -> list[Call]:
+    def calls_with_mask_shares(self) -> list[Call]:
         """The placeholder calls: no call is attention."""
         return self.calls
 

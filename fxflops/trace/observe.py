@@ -119,6 +119,8 @@ class Observer:
         self._threads, self._thread = shared.threads, threading.get_ident()
         self._first = ThreadObserver(shared, ThreadState(shared, stack, stopwatch, times), new_stopwatch)
         self._modules = self._first.modules
+        instruments.graph_listener.begin(shared.calls)
+        instruments.world.begin(shared.call_log, instruments.storages)
 
     @property
     def ran_on(self) -> torch.device | None:
@@ -145,7 +147,7 @@ class Observer:
         self.phases.leave()
 
     @property
-    def calls_with_shares(self) -> Sequence[Call]:
+    def calls_with_mask_shares(self) -> Sequence[Call]:
         """The calls of the run. Backward calls of masked attention have the share of pairs that the mask keeps.
 
         On meta, ``calls`` lacks this share.

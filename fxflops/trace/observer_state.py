@@ -86,9 +86,6 @@ class SharedState:
         self.library_hooks: list[RemovableHandle] = []
         self._imported = 0
 
-        self.graph_listener.begin(self.calls)
-        world.begin(self.call_log, storages)
-
     def note_failure(self, name: str, path: str, specs: Any) -> None:
         """Note the first call that raises; ignore later ones, since the first is usually the cause of the error."""
         self.failed = self.failed or (name, path, specs)

@@ -46,7 +46,7 @@ class Phases:
     An optimizer's step reports itself to torch's profiler by two operators, which are observed here. A closure called in a step is
     not part of the step. ``change_listener`` is told when an optimizer's step begins and ends, ``times`` also when a backward pass does.
     ``code_that_calls`` is the code of the function of fxflops that calls the model, whose callers are not part of the run; None if
-    the user's own code calls the model. ``ran_backward``: the observed code has called ``loss.backward()``.
+    the user's own code calls the model. ``called_backward``: the observed code has called ``loss.backward()``.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Phases:
         self._code_that_calls = code_that_calls
         self._open_calls, self._in_backward = stack.open, stack.in_backward
         self._times = times
-        self.ran_backward = False
+        self.called_backward = False
         # The number of open optimizer steps: a step may call the step of another optimizer, or super().step().
         self._open_steps = 0
         # Whether a closure that was passed to an optimizer's step is running.
@@ -93,7 +93,7 @@ class Phases:
     def on_operator(self, func: Any, args: tuple[Any, ...]) -> None:
         """Note an operator that is about to run: it may begin a backward pass, or begin or end a range of torch's profiler."""
         if self._in_backward() and not self._times.is_open(BACKWARD) and not self._times.is_open(FORWARD):
-            self.ran_backward = self.ran_backward or _began_by_backward()
+            self.called_backward = self.called_backward or _began_by_backward()
             self._times.begin(BACKWARD)
             queue_callback(partial(self._times.end, BACKWARD))
         if func is record_function_enter:
@@ -106,12 +106,12 @@ class Phases:
         return bool(self._open_calls)
 
     @contextmanager
-    def within(self, func: Any) -> Iterator[None]:
+    def backward_during(self, func: Any) -> Iterator[None]:
         """Mark the block, in which a torch function runs, as a backward pass if the function is ``loss.backward()``."""
         if func not in BACKWARDS or self._times.is_open(BACKWARD) or self._times.is_open(FORWARD):
             yield
             return
-        self.ran_backward = True
+        self.called_backward = True
         self._times.begin(BACKWARD)
         try:
             yield

@@ -16,9 +16,9 @@ from torch import nn
 from ..model.pytree import tensors_given
 from ..ops import ESCAPE, QUERY, VIEW, Formula
 from ..ops._traits import UNINITIALIZED
-from ..records import Operation, Spec, typed
-from ..records.pairs import ATTENTIONS
-from ..records.tensors import ORDINARY, spec_of
+from ..records import Operation
+from ..records.pairs import ATTENTIONS, QUERY_KEY_VALUE
+from ..records.tensors import ORDINARY
 from ..torch_internals import (
     COMPILER,
     current_graph_task_id,
@@ -28,13 +28,11 @@ from ..torch_internals import (
 )
 from .compiler import is_importing_compiler
 from .forwards import is_torch_module
-from .memo import NEW, VIEWS, Memo, MemoryEffect, NewCall, Recipe
+from .memo import NEW, VIEWS, Memo, MemoryEffect, NewCall, Recipe, is_like
 from .meta_world import QUERIES
 from .model_tensors import Arguments, ModelTensors
 from .worlds import RunTimed, World
 
-QUERY_KEY_VALUE = 3
-"""The number of tensors that an attention call without a mask takes."""
 PROPERTIES = (
     "device",
     "is_cuda",
@@ -126,10 +124,10 @@ class ProfiledWorld(World):
         out, seconds = run_timed(recipe, func, args, kwargs)
         if not is_like(out, recipe.operation.out):
             return out, None, seconds
-        self.track(recipe, out)
+        self.track_repeated(recipe, out)
         return out, recipe.operation, seconds
 
-    def track(self, recipe: Recipe, out: Any) -> None:
+    def track_repeated(self, recipe: Recipe, out: Any) -> None:
         """Track the tensors made by a call that has a recipe."""
         storages = self._storages
         storages.memory_log.current_call = len(self._calls)
@@ -146,21 +144,3 @@ def _depends_on_values(formula: Formula, arguments: Arguments) -> bool:
     """Return whether a call's record depends on more than metadata, or the call leaves memory unwritten."""
     is_masked = formula.op in ATTENTIONS and len(tensors_given(arguments)) > QUERY_KEY_VALUE
     return is_masked or formula.op in UNINITIALIZED or formula.reason in (QUERY, ESCAPE)
-
-
-def is_like(value: Any, expected: Any) -> bool:
-    """Return whether the specs of a result are equal to ``expected``."""
-    kind = type(value)
-    if kind in ORDINARY:
-        return (
-            type(expected) is Spec
-            and value.layout is torch.strided
-            and not value.is_nested
-            and value.shape == expected
-            and value.dtype is expected.dtype
-        )
-    if value is None:
-        return expected is None
-    if kind is tuple or kind is list:
-        return type(expected) is tuple and len(expected) == len(value) and all(map(is_like, value, expected))
-    return bool(typed(spec_of(value)) == typed(expected))

@@ -86,7 +86,7 @@ class World:
     # Arguments and results
 
     def spec(self, value: Any) -> Any:
-        """Return the value with a spec in place of each tensor."""
+        """Return the value with a spec in place of each tensor, as ``spec_of`` does. Tensors of the same form may share one spec."""
         return spec_of(value)
 
     def answer(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -117,7 +117,8 @@ class World:
     # How a call runs
 
     def composite(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a call for which the model's device uses other kernels than torch uses here; return NotImplemented for other calls."""
+        """Run a call that is recorded as a whole, for which the model's device uses other kernels than torch uses here; return NotImplemented
+        for other calls. :meth:`kernel` does the same for a call or an operator that runs as it is."""
         return NotImplemented
 
     def kernel(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Callable[..., Any]) -> Any:
@@ -190,11 +191,12 @@ class World:
     ) -> tuple[Any, Operation | None, float | None]:
         """Make the result of a call that has a recipe, and track its tensors; return the result, the operation and the seconds.
 
-        With real tensors the call runs to make its result, but only its result is observed. The operation is None if the result differs from the first call's. For a leaf ``module``, ``func`` is its class's forward.
+        With real tensors, ``run_timed`` runs the call to make its result, but only its result is observed. The operation is None if the result
+        differs from the first call's. For a leaf ``module``, ``func`` is its class's forward.
         """
         raise NotImplementedError
 
-    def track(self, recipe: Recipe, out: Any) -> None:
+    def track_repeated(self, recipe: Recipe, out: Any) -> None:
         """Track the tensors returned by a call that has a recipe."""
         raise NotImplementedError
 
