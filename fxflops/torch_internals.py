@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial, reduce
 from inspect import unwrap
@@ -522,6 +522,11 @@ def is_fake(cls: type) -> bool:
 def in_fake_mode() -> bool:
     """Return whether a FakeTensorMode is on."""
     return any(isinstance(mode, fake_tensors()[1]) for mode in get_current_dispatch_mode_stack())
+
+
+def is_on_fake(tensors: Iterable[torch.Tensor]) -> bool:
+    """Return whether a run with these tensors would be on fake tensors: one of them is fake, or a FakeTensorMode is on."""
+    return in_fake_mode() or any(map(is_fake, {*map(type, tensors)}))
 
 
 CONTROL_FLOW = frozenset({"cond", "while_loop", "while_loop_stack_output", "map_impl", "scan"})

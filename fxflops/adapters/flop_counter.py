@@ -29,7 +29,7 @@ from ..errors import warn
 from ..model.pytree import tensors_in
 from ..ops import BASE, QUERY
 from ..records import Call, Operation
-from ..records.tensors import spec_of
+from ..records.tensors import has_own_dispatch, spec_of
 from ..torch_internals import (
     HigherOrderOperator,
     TorchDispatchMode,
@@ -38,7 +38,6 @@ from ..torch_internals import (
     triton_kernel_of,
 )
 from ..trace.autograd_owners import grad_node_of
-from ..trace.modes import has_own_dispatch
 from ._arguments import lower_bound
 
 __all__ = ["FlopCounterMode", "flop_registry", "register_flop_formula"]

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from ..records.tensors import has_own_dispatch
 from ..torch_internals import (
     MESH_FILES,
     SHARDING_FILE,
@@ -21,7 +22,6 @@ from ..torch_internals import (
 from ..trace.dtypes import MixedDtypesError
 from ..trace.fake_constants import Constants
 from ..trace.fake_results import FakeResults
-from ..trace.modes import has_own_dispatch
 from ..trace.source import frame_in, frames, is_own
 
 TELLS = ("torch.nn.parallel.distributed", "torch.distributed.utils")

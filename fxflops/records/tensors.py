@@ -124,7 +124,7 @@ def is_wrapper(tensor: torch.Tensor) -> bool:
         with DisableTorchFunction():
             storage = tensor.untyped_storage()
             if storage.device.type == "meta":  # memory on meta has no address, so look for wrapped tensors
-                return _dispatches(type(tensor)) and any(
+                return has_own_dispatch(type(tensor)) and any(
                     isinstance(part, torch.Tensor) for part in vars(tensor).values()
                 )
             return storage.data_ptr() < 0
@@ -132,8 +132,8 @@ def is_wrapper(tensor: torch.Tensor) -> bool:
         return is_dense(tensor)
 
 
-def _dispatches(cls: type[torch.Tensor]) -> bool:
-    """Return whether operators call the ``__torch_dispatch__`` of this tensor class; False for fake tensors, which torch handles."""
+def has_own_dispatch(cls: Any) -> bool:
+    """Return whether a tensor class defines its own ``__torch_dispatch__``; False for fake tensors, whose mode handles operators."""
     return cls.__torch_dispatch__ is not disabled_torch_dispatch_impl and not is_fake(cls)
 
 

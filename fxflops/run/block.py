@@ -34,7 +34,7 @@ from ..model.pytree import is_training
 from ..model.snapshot import attribute_tensors
 from ..ops import FormulaRegistry
 from ..records import OUTSIDE, Scope, Step
-from ..torch_internals import in_fake_mode, is_fake
+from ..torch_internals import is_on_fake
 from ..trace.autograd_owners import AutogradOwners
 from ..trace.changes import ChangeListener
 from ..trace.data_loaders import data_loaders_watched
@@ -149,11 +149,12 @@ class Block:
         self._generated: list[tuple[str, range]] = []
 
         world = _world_of(self.device if self._has_device else None)
-        is_on_fake = in_fake_mode() or (parameter is not None and is_fake(type(parameter)))
         self._storages = storages = LiveStorages(
             spec=world.tensors.spec,
             take_stand_in=world.tensors.take_stand_in,
-            notes_placeholders=not is_on_fake,  # for fake tensors, all storages are on meta
+            notes_placeholders=not is_on_fake(
+                () if parameter is None else (parameter,)
+            ),  # for fake tensors, all storages are on meta
         )
         self._optimizer_memory = OptimizerMemory(model, storages, optimizers, met_optimizers)
         paths = ByIdentity((m, path) for m, path in inventory.path_of.items() if not isinstance(m, Models))

@@ -13,7 +13,7 @@ from ..meters.accelerator import accelerator_of
 from ..meters.stopwatch import Costs
 from ..ops import FormulaRegistry
 from ..records import BACKWARD
-from ..torch_internals import DisableTorchDispatch, DisableTorchFunction, in_fake_mode, is_fake
+from ..torch_internals import DisableTorchDispatch, DisableTorchFunction, is_on_fake
 from ..trace.autograd_owners import AutogradOwners
 from ..trace.compiler import unseen
 from ..trace.instruments import Instruments
@@ -36,7 +36,7 @@ class _Returns(nn.Module):
 
 def is_timed(tensor: torch.Tensor | None) -> bool:
     """Return whether calls on such tensors can be timed. Calls on fake and meta tensors compute nothing, so they cannot."""
-    if in_fake_mode() or (tensor is not None and is_fake(type(tensor))):
+    if is_on_fake(() if tensor is None else (tensor,)):
         return False
     return tensor is None or tensor.device.type == "cpu" or accelerator_of(tensor.device) is not None
 

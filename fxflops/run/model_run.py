@@ -37,7 +37,7 @@ from ..model.optimizer import (
 from ..ops import FormulaRegistry
 from ..records import BACKWARD, specs_in
 from ..records.tensors import spec_of
-from ..torch_internals import in_fake_mode, is_fake
+from ..torch_internals import is_on_fake
 from ..trace.autograd_owners import AutogradOwners, Owners, backward_from, requires_gradient
 from ..trace.changes import ChangeListener
 from ..trace.dtypes import MixedDtypesError
@@ -91,7 +91,7 @@ def observer_of(
         was_there=subject.snapshot.was_there,
         take_stand_in=world.tensors.take_stand_in,
         # The storages of fake tensors are on meta, whatever their device.
-        counts_meta=world.is_meta or subject.device.type == "meta" or _is_on_fake(subject),
+        counts_meta=world.is_meta or subject.device.type == "meta" or is_on_fake(subject.state),
         counts_random_states=is_for_cpu,
         notes_placeholders=subject.has_meta and not world.is_meta,
     )
@@ -123,10 +123,6 @@ def _tensors_alive_throughout(subject: Subject) -> dict[str, Named]:
         "buffers": [*inventory.buffers, *inventory.constants, *attributes],
         "inputs": subject.named_tensors["inputs"],
     }
-
-
-def _is_on_fake(subject: Subject) -> bool:
-    return in_fake_mode() or any(map(is_fake, {*map(type, subject.state)}))
 
 
 class StateSaver(ChangeListener):
@@ -260,7 +256,7 @@ def run_model(
     reused: every call runs a meta kernel. Raises InputError if real tensors exceed the cap, RunError if the model raises on real
     tensors, too.
     """
-    if _is_on_fake(subject):
+    if is_on_fake(subject.state):
         _check_own_device(subject, "its tensors are fake tensors, whose device is fixed")
         observer = observed_run(subject, registry)
         return finished_run(subject, observer, memory_source="predicted", recorded_as=ON_FAKE)

@@ -18,7 +18,7 @@ from ..model.inventory import Inventory
 from ..model.optimizer import objects_of_optimizer
 from ..model.pytree import tensors_in
 from ..model.snapshot import Snapshot
-from ..torch_internals import in_fake_mode, is_fake
+from ..torch_internals import is_fake, is_on_fake
 from ..trace.autocast import autocast_on
 from .environment import modes_in
 from .request import Request
@@ -93,7 +93,7 @@ class Subject:
 
     def is_on_meta(self) -> bool:
         """Return whether all tensors of the model and its inputs are on meta and are not fake tensors."""
-        return bool(self.state) and all(t.is_meta and not is_fake(type(t)) for t in self.state) and not in_fake_mode()
+        return bool(self.state) and all(t.is_meta for t in self.state) and not is_on_fake(self.state)
 
     @hidden_from_modes
     def rewound_inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:

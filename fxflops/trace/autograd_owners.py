@@ -79,7 +79,7 @@ class AutogradOwners(Owners):
         nodes: list[Any] = [grad_node_of(tensor) for tensor in tensors_in(value) if tensor.requires_grad]
         while nodes:
             node = nodes.pop()
-            if node is None or _accumulates(node) or self._key in node.metadata:
+            if node is None or accumulates_gradient(node) or self._key in node.metadata:
                 continue
             is_of_function = _is_of_function(node) and isinstance(owner, int)
             node.metadata[self._key] = max(owner - 1, 0) if is_of_function else owner
@@ -125,7 +125,7 @@ class AutogradOwners(Owners):
         """
         node = current_autograd_node()
         # A node that adds to a parameter's .grad belongs to no forward call. Use the forward call of the node that computed the gradient.
-        if node is not None and not _accumulates(node):
+        if node is not None and not accumulates_gradient(node):
             self._latest_owner = node.metadata.get(self._key, self._latest_owner)
         if self._latest_owner is None:
             return path
@@ -229,5 +229,6 @@ def grad_node_of(tensor: torch.Tensor) -> Any:
         return None
 
 
-def _accumulates(node: Any) -> bool:
+def accumulates_gradient(node: Any) -> bool:
+    """Return whether an autograd node adds to the gradient of a leaf tensor."""
     return type(node).__name__ == "AccumulateGrad"

@@ -35,14 +35,17 @@ class Learning(ThreadPart):
         """Return the run's state before a call, to be passed to :meth:`end`."""
         return BeforeCall(len(self._calls), len(self._shared.scopes), self._storages.begin())
 
+    def memory_effect(self, before: BeforeCall, arguments: Any) -> MemoryEffect:
+        """Return the effect on memory of the call that has just ended."""
+        return MemoryEffect(*self._storages.end(before.mark, arguments), before.mark.storages)
+
     def end(self, call: NewCall, before: BeforeCall, out: Any, scopes: int | None = None) -> None:
         """Let the world learn a finished call if it was recorded as exactly one call, with the call's target.
 
         ``scopes`` is the number of scopes that must have been recorded in the call; None allows any number. A call with more scopes
         must not be skipped later, or the scopes of the modules inside it would be missing.
         """
-        arguments = call.args, call.kwargs
-        memory_effect = MemoryEffect(*self._storages.end(before.mark, arguments), before.mark.storages)
+        memory_effect = self.memory_effect(before, (call.args, call.kwargs))
         is_only_call = len(self._calls) == before.calls + 1
         if scopes is not None:
             is_only_call = is_only_call and len(self._shared.scopes) == before.scopes + scopes

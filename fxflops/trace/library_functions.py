@@ -24,7 +24,7 @@ from ..ops._rules import parameters_of
 from ..records import Spec
 from ..records.tensors import spec_of
 from ..torch_internals import DisableTorchFunction, is_fake
-from .autograd_owners import grad_node_of
+from .autograd_owners import accumulates_gradient, grad_node_of
 from .per_thread import PerThread
 from .whole_kernels import Whole
 
@@ -131,7 +131,7 @@ def nodes_between(out: Any, arguments: Any) -> list[Any]:
     queue: list[Any] = [grad_node_of(tensor) for tensor in tensors_of(out) if tensor.requires_grad]
     nodes: list[Any] = []
     for node in queue:
-        is_end = node is None or type(node).__name__ == "AccumulateGrad" or any(node is stop for stop in stops)
+        is_end = node is None or accumulates_gradient(node) or any(node is stop for stop in stops)
         if not is_end and not any(node is other for other in nodes):
             nodes.append(node)
             queue.extend(earlier for earlier, _ in node.next_functions)

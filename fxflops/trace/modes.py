@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..meters.stopwatch import OF_BUILTIN, OF_GRADIENT, OF_OPERATOR, OF_PYTHON, Stopwatch
 from ..model.scripts import MARKS
+from ..records.tensors import has_own_dispatch
 from ..torch_internals import (
     RETURNS_SAVED,
     SHARDING,
@@ -21,14 +22,12 @@ from ..torch_internals import (
     DispatchMode,
     current_graph_task_id,
     default_device_mode,
-    disabled_torch_dispatch_impl,
     dual_level,
     fake_mode,
     fake_tensors,
     get_current_dispatch_mode_stack,
     get_current_function_mode_stack,
     in_autograds_vmap,
-    is_fake,
     len_torch_function_stack,
     of_checkpoint,
     peek_interpreter_stack,
@@ -192,11 +191,6 @@ def popped() -> list[TorchFunctionMode]:
 def push(modes: Iterable[TorchFunctionMode]) -> None:
     for mode in modes:
         push_on_torch_function_stack(mode)
-
-
-def has_own_dispatch(cls: Any) -> bool:
-    """Return whether a tensor class defines its own ``__torch_dispatch__``; False for fake tensors, whose mode handles operators."""
-    return cls.__torch_dispatch__ is not disabled_torch_dispatch_impl and cls is not torch.Tensor and not is_fake(cls)
 
 
 def answers_operators() -> bool:

@@ -13,7 +13,7 @@ from .attention_pairs import with_requires_grad
 from .call_runner import CallRunner
 from .functions import origin_of
 from .learning import Learning
-from .memo import MemoryEffect, NewCall, Unknown
+from .memo import NewCall, Unknown
 from .modes import dispatch_mode_on
 from .observer_state import SharedState, ThreadPart, ThreadState
 from .processes import communicates
@@ -75,7 +75,7 @@ class OperatorCalls(ThreadPart):
         """Run an operator that has no recipe yet. Add a recipe to the memo if the operator's record depends only on metadata."""
         before = self._learning.begin()
         out = self._observe_operator(func, args, kwargs)
-        memory_effect = MemoryEffect(*self._storages.end(before.mark, (args, kwargs)), before.mark.storages)
+        memory_effect = self._learning.memory_effect(before, (args, kwargs))
         formula = self._registry.find(func)
         if formula is not None and len(self._calls) == before.calls + is_call and not communicates(func):
             if is_call:

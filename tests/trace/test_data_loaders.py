@@ -57,7 +57,9 @@ def test_a_loop_that_waits_says_so_first() -> None:
     conclusion, block = text.splitlines()[1], text[text.index("\nblock") :]
     assert conclusion.startswith("data loading ")
     assert "%, num_workers=0)" in conclusion
-    assert "make it cheaper, and use many workers" in " ".join(block.split())
+    # The first batches of a loop on a busy machine may take so long that few workers are enough.
+    advice = ("make it cheaper, and use many workers", "loads batches as fast as the loop uses them")
+    assert any(each in " ".join(block.split()) for each in advice)
 
 
 def test_a_batch_that_no_step_computes_with_is_outside() -> None:

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from torch.overrides import handle_torch_function, has_torch_function
 
 import fxflops
+from fxflops.records.tensors import has_own_dispatch
 from fxflops.torch_internals import fake_tensors
-from fxflops.trace.modes import has_own_dispatch
 
 
 def vendored(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
