@@ -18,7 +18,7 @@ from ..errors import InputError, of_kind
 from ..records.containers import MAPPINGS, SEQUENCES, SETS, items_of, pairs_of
 from ..torch_internals import original_of, script_module_of
 from .inputs import as_module, checked_model, named_inputs
-from .installed import TORCH, is_installed, is_users
+from .installed import TORCH, is_installed, is_user_module
 from .modules import Called, all_modules, unique
 from .outside import names_of
 from .pytree import attributes_in, value_at, walk
@@ -310,7 +310,7 @@ class Search:
         names."""
         kind = type(value)
         if kind is ModuleType:
-            if is_users(value):
+            if is_user_module(value):
                 for name in [name for name in names if name in vars(value) and depth < DEPTH]:
                     self._enter_global((*path[:-1], name), vars(value)[name], names, depth + 1)
         elif issubclass(kind, type):

@@ -23,10 +23,16 @@ def is_installed(file: str) -> bool:
     return file.startswith(FOLDERS) or any(folder in file for folder in PACKAGES)
 
 
-def is_users(module: ModuleType | str) -> bool:
-    """Return whether a Python module, or the module with this name, was read from a file of the user's own."""
-    named = sys.modules.get(module) if isinstance(module, str) else module
-    return not is_installed(getattr(named, "__file__", None) or "<built-in>")
+def is_user_module(module: ModuleType | str) -> bool:
+    """Return whether a Python module, or the module with this name, was read from a file that belongs to no installed package.
+
+    No code of the module runs.
+    """
+    named = sys.modules.get(module) if type(module) is str else module
+    if not issubclass(type(named), ModuleType):
+        return False
+    file = ModuleType.__getattribute__(named, "__dict__").get("__file__")
+    return type(file) is str and not is_installed(file)
 
 
 def _folder_of(package: str) -> str:

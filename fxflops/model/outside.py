@@ -23,7 +23,7 @@ import torch
 from torch import fx, nn
 
 from .generators import Generator, generator_of
-from .installed import is_installed, is_users
+from .installed import is_installed, is_user_module
 from .modules import all_modules
 from .pytree import NOTHING, Place, attributes_in, is_object, slots_in, value_at, vars_of, walk
 from .reach import CELL, ENDS, LONGEST, set_at
@@ -49,9 +49,11 @@ class Outside:
 
     The search covers the modules' classes, the methods that a forward may call, hooks, functions in the same files, and the functions,
     classes and variables of the user's other files that this code names. A method may be called if the code of a function in the search
-    has the method's name, as an attribute or in a string. The search skips torch's own classes, which do not change such values. ``tensors`` are the tensors that the search finds. ``containers`` are the lists, dicts and sets
-    that the search finds. :meth:`restore` resets the variables and attributes that hold tensors after the run. The caller must restore the
-    items of each container for which :func:`holds_tensors` is then True.
+    has the method's name, as an attribute or in a string. The search skips torch's own classes, which do not change such values.
+
+    ``tensors`` are the tensors that the search finds, ``containers`` the lists, dicts and sets. :meth:`restore` resets the variables and
+    attributes that hold tensors after the run. The caller must restore the items of each container for which :func:`holds_tensors` is
+    then True.
     """
 
     def __init__(self, classes: Iterable[type], hooks: Iterable[Any] = ()) -> None:
@@ -164,7 +166,7 @@ class Outside:
                 value = variables[name]
                 kind = type(value)
                 if kind is ModuleType:
-                    if is_users(value) and all(vars(value) is not other for other in users_files):
+                    if is_user_module(value) and all(vars(value) is not other for other in users_files):
                         users_files.append(vars(value))
                 elif kind in PLAIN:
                     continue
@@ -174,7 +176,9 @@ class Outside:
                     if is_of_file or not is_installed(value.__code__.co_filename):
                         self._enter_function(value)
                 elif issubclass(kind, type):
-                    if id(value) not in self._seen and (value.__module__ == file_name or is_users(value.__module__)):
+                    if id(value) not in self._seen and (
+                        value.__module__ == file_name or is_user_module(value.__module__)
+                    ):
                         self._enter_class(value)
                 else:
                     self._enter_value(value, DEPTH)
