@@ -63,6 +63,7 @@ def count_calls(
         counted = counts.of_all(calls)
     users_rules = {id(formula.function) for formula, _ in registry.users().values()}
     users_rules |= {id(each.rule) for each in reused.values()}
+    # as_tool_sees gets _is_operator from here, because its module does not import torch.
     return tuple(
         as_tool_sees(counted, convention, scopes, attribute_functions, users_rules, counts.computes, _is_operator)
     )

@@ -25,7 +25,7 @@ class MemoryMark(NamedTuple):
     """The state of a log when a call began: the number of storages, the number of changes, the live bytes, the peak, the number of changes
     up to the peak, and the bytes of all storages met so far."""
 
-    storages: int
+    storage_count: int
     changes: int
     live: int
     peak: int

@@ -182,11 +182,11 @@ class Snapshot:
 
     def saves(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor belongs to the saved state and is not a parameter. Such a tensor may be a buffer, an input or a tensor in
-        an attribute."""
+        an attribute. :meth:`was_there` is for tensors outside the model and its inputs, e.g. in closures and globals."""
         return id(tensor) in self._other_tensors
 
     def other_tensors(self) -> list[torch.Tensor]:
-        """Return the tensors for which :meth:`holds` is True."""
+        """Return the tensors for which :meth:`saves` is True."""
         return [*self._other_tensors.values()]
 
     def before_write(self, value: Any, is_new: Callable[[torch.Tensor], bool] = lambda tensor: True) -> None:

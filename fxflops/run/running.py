@@ -54,14 +54,15 @@ def prepared_subject(
     with (
         resharded(model) as inventory,
         errors_of_kind(),
-        torch.set_grad_enabled(
-            request.backward
-        ),  # without gradients, the meta world reuses results instead of running kernels
+        # Without gradients, the meta world reuses results instead of running kernels.
+        torch.set_grad_enabled(request.backward),
         locked_in_mode(inventory.modules, mode) as is_nested,
+        # An observer around this run, e.g. a profile, must not see it.
         unseen() if is_nested or are_observed() else nullcontext(),
     ):
         subject: Subject | None = None
         try:
+            # Lazy modules get their shapes from a run of the model, whose effects are undone.
             with initialized(model, inventory, positional, named) as initialized_inventory:
                 compiled = is_compiled(
                     [users_model, *initialized_inventory.functions_of], map(type, initialized_inventory.modules)

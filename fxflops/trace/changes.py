@@ -19,7 +19,10 @@ class ChangeListener:
     saves_steps = True
 
     def before_write(self, value: Any, is_new: Callable[[torch.Tensor], bool]) -> None:
-        """Called before a call that may write to the tensors in ``value``. ``is_new(tensor)``: a call of the run made the tensor."""
+        """Called before a call that may write to the tensors in ``value``. ``is_new(tensor)``: a call of the run made the tensor.
+
+        In a count or an analysis, the receiver is :meth:`.Snapshot.before_write`, and then :meth:`.TensorState.before_write`.
+        """
 
     def uses_leaf(self, tensor: torch.Tensor) -> None:
         """Called with a leaf tensor that existed before the run and requires a gradient, when the run first uses it."""

@@ -37,7 +37,7 @@ class Learning(ThreadPart):
 
     def memory_effect(self, before: BeforeCall, arguments: Any) -> MemoryEffect:
         """Return the effect on memory of the call that has just ended."""
-        return MemoryEffect(*self._storages.end(before.mark, arguments), before.mark.storages)
+        return MemoryEffect(*self._storages.end(before.mark, arguments), before.mark.storage_count)
 
     def end(self, call: NewCall, before: BeforeCall, out: Any, scopes: int | None = None) -> None:
         """Let the world learn a finished call if it was recorded as exactly one call, with the call's target.

@@ -30,7 +30,7 @@ from .python_functions import PlainFunctions
 from .spelling import Spelling
 from .stack import ModuleStack
 from .threads import Threads
-from .uninitialized_reads import Unwritten, before_write_hook
+from .uninitialized_reads import Unwritten, announcer_of_writes
 
 
 class SharedState:
@@ -80,7 +80,7 @@ class SharedState:
         # Copies of Python functions whose bodies are observed while they run. The functions are torch's own, or a library copied them from torch.
         self.bodies: Bodies = {}
         self.without_guard = cache(without_torch_function_guard)
-        self.announce_writes = before_write_hook(
+        self.announce_writes = announcer_of_writes(
             change_listener.before_write if change_listener.saves_writes else None, storages.was_made_by_call
         )
         self.library_hooks: list[RemovableHandle] = []
@@ -113,7 +113,7 @@ class ThreadState:
         # Whether operators now run inside a recorded call, inside a graph node, or under a higher-order operator.
         self.in_call = self.in_node = self.in_higher_order = False
         self.is_learning_function = False
-        # True while a library function's backward runs: the calls of its autograd nodes are part of the backward.
+        # True while a library function's backward runs, as set by LibraryCalls.follow_backward: the calls of its autograd nodes are part of it.
         self.in_library_backward = False
         # The function whose operators are now being recorded; None if there is no such function.
         self.dispatcher: Any = None

@@ -40,7 +40,7 @@ def address_of(tensor: torch.Tensor) -> int:
         return tensor.data_ptr() if not tensor.is_meta else (tensor.untyped_storage()._cdata << 48) + start
 
 
-def before_write_hook(
+def announcer_of_writes(
     before_write: Callable[..., None] | None,
     is_new: Callable[[torch.Tensor], bool],
 ) -> Callable[[Any, tuple[Any, ...], Mapping[str, Any]], None]:
@@ -77,7 +77,7 @@ class BeforeWriteMode(TorchFunctionMode):
         super().__init__()
         earlier: dict[int, Any] = {}
         # Not a method of self: a method would make a reference cycle, which would keep the tensors to be restored alive.
-        self._announce_writes = before_write_hook(before_write, lambda tensor: _is_made(tensor, earlier))
+        self._announce_writes = announcer_of_writes(before_write, lambda tensor: _is_made(tensor, earlier))
         self._earlier = earlier
         self._made: dict[int, weakref.ref[Any]] = {}
 
