@@ -81,10 +81,11 @@ def measured(build: Any) -> tuple[int, int, int]:
 
 def run(zoo: str, done: set[tuple[str, str]], file: Any) -> None:
     models = importlib.import_module(f"benchmarks.models.{zoo}_zoo")
-    for name in models.names():
+    names = models.names()
+    for name in names:
         if (zoo, name) in done:
             continue
-        row: dict[str, Any] = {"zoo": zoo, "model": name}
+        row: dict[str, Any] = {"zoo": zoo, "model": name, "of": len(names)}
         try:
             with deadline(SECONDS):
                 row["live"], row["predicted"], row["left"] = measured(lambda name=name: models.build(name))
@@ -110,9 +111,11 @@ def table(rows: list[dict[str, Any]]) -> str:
         equal = [row for row in compared if row["live"] == row["predicted"]]
         far = [row for row in compared if abs(row["predicted"] - row["live"]) > CLOSE * row["live"]]
         close = len(compared) - len(equal) - len(far)
+        whole = of_zoo[-1]["of"]
+        number = f"{len(of_zoo)}" if len(of_zoo) == whole else f"the first {len(of_zoo)} of {whole}"
         leaving = sum(row["left"] > 0 for row in compared)
         lines.append(
-            f"| {zoo} | {len(of_zoo)} | {len(equal)} | {close} | {len(far)} | {len(of_zoo) - len(compared)} | {leaving} |"
+            f"| {zoo} | {number} | {len(equal)} | {close} | {len(far)} | {len(of_zoo) - len(compared)} | {leaving} |"
         )
         off += [
             f"| {zoo} | {row['model']} | {row['live']:,} | {row['predicted']:,} | {row['predicted'] / row['live'] - 1:+.2%} |"
@@ -125,7 +128,11 @@ def table(rows: list[dict[str, Any]]) -> str:
         f"than {SECONDS} s.",
     ]
     if left := [f"{row['zoo']} {row['model']} ({row['left']})" for row in rows if row.get("left")]:
-        lines += ["", f"Tensors that are still alive after the count: {', '.join(left)}."]
+        lines += [
+            "",
+            f"Tensors that are still alive after the count: {', '.join(left)}. In quantized layers, these are the Python objects of weights and",
+            "biases that the layer's own C++ object holds: a count reads them, and they live as long as the layer.",
+        ]
     if off:
         lines += ["", "| zoo | model | live | predicted | error |", "|---|---|---:|---:|---:|", *off]
     return "\n".join(lines) + "\n"

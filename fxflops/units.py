@@ -63,6 +63,14 @@ def read_tokens(text: str) -> int:
     return int(_read(text, {**SI, **ELEMENTS}, "15T, 300B or 1000000"))
 
 
+def read_whole(text: str) -> int:
+    """Parse a whole number of at least 1, in digits: ``"8192" -> 8192``. "8k" is refused, since it may mean 8000 or 8192."""
+    digits = text.strip().replace(",", "").replace("_", "")
+    if not (digits.isdecimal() and int(digits)):
+        raise ValueError(f"{text!r} is not a whole number of at least 1: write all digits, e.g. 8192")
+    return int(digits)
+
+
 def read_size(text: str) -> int:
     """Parse a size: ``"2GiB" -> 2147483648``, ``"2GB" -> 2000000000``; a number without a unit is bytes."""
     return int(_read(text, {"": 1, **IEC, **DECIMAL}, "2GiB, 500MB or 1048576"))

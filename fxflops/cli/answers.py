@@ -11,6 +11,7 @@ import typer
 from .. import units
 from ..errors import InputError
 from ..render.exports import as_json
+from ..report.training_run import check_mfu
 from ..roofline.devices import Device
 from . import options as option
 from .libraries import check_model
@@ -81,8 +82,10 @@ def roofline(
 def serving(
     model: option.Model,
     *,
-    prompt: Annotated[int, typer.Option(min=1, metavar="N", help="Number of tokens in each prompt.")],
-    new_tokens: Annotated[int, typer.Option(min=1, metavar="N", help="Number of tokens to generate after the prompt.")],
+    prompt: Annotated[int, typer.Option(parser=option.WHOLE, metavar="N", help="Number of tokens in each prompt.")],
+    new_tokens: Annotated[
+        int, typer.Option(parser=option.WHOLE, metavar="N", help="Number of tokens to generate after the prompt.")
+    ],
     sequences: Annotated[
         int, typer.Option("--batch", min=1, metavar="N", help="Number of sequences served together.")
     ] = 1,
@@ -126,8 +129,15 @@ def training_run(
         int, typer.Option(parser=TOKENS, metavar="N", help="Number of tokens to train on: 15T, 300B ...")
     ],
     mfu: Annotated[
-        float, typer.Option(metavar="SHARE", help="Share of the card's peak FLOP/s that training reaches.")
+        float,
+        typer.Option(
+            metavar="SHARE",
+            help="Share of the card's peak FLOP/s that training reaches. The default is an assumption: 'fxflops mesh' predicts the share for a cluster.",
+        ),
     ] = 0.4,
+    gpus: Annotated[
+        int | None, typer.Option(parser=option.WHOLE, metavar="N", help="Also show the days on this number of GPUs.")
+    ] = None,
     asked: Asked,
     json: option.TableAsJson = False,
 ) -> None:
@@ -135,17 +145,21 @@ def training_run(
     card = _card(asked)
     if card is None:
         raise InputError(option.NO_CARD)
+    check_mfu(mfu)
     saved = is_saved(model)
     report = report_of(model, asked.of_saved() if saved else replace(asked, device=None, backward=True))
     result = report.training_run(tokens, card, mfu)
     if json:
         hours = {"hours": result.hours, "six_nd_hours": result.six_nd_hours}
+        if gpus is not None:
+            hours["days"] = result.days(gpus)
         typer.echo(
             as_json({"device": card.name, "tokens": tokens, "mfu": mfu, **hours, "provenance": report.provenance})
         )
     else:
+        days = "" if gpus is None else f"\n{result.days(gpus):,.1f} days on {gpus:,} GPUs"
         typer.echo(
-            f"{result}\ncounted for {report.inputs}: the cost per token depends on the sequence length, which --input-ids 1,LENGTH sets"
+            f"{result}{days}\ncounted for {report.inputs} ({report.rules}): the cost per token depends on the sequence length, which --input-ids 1,LENGTH sets"
         )
         if result.dtype in ("f32", "tf32"):
             note("the model computes in f32, but most training runs use bf16: give --dtype bf16")

@@ -14,7 +14,7 @@ import typer
 
 from ..errors import InputError
 from . import options as option
-from .options import SIZE, examples
+from .options import SIZE, WHOLE, examples
 from .shown import note
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def mesh(
             help="Memory for tensors on each device, e.g. 70GiB. Default: the card's memory minus CUDA's context and NCCL's buffers.",
         ),
     ] = None,
-    seq: Annotated[int, typer.Option(min=1, metavar="N", help="Number of tokens in a sequence.")] = 8192,
+    seq: Annotated[int, typer.Option(parser=WHOLE, metavar="N", help="Number of tokens in a sequence.")] = 8192,
     batch: Annotated[
         int | None,
         typer.Option(

@@ -42,7 +42,9 @@ def unknown_device(name: str) -> InputError:
 def read_by(read: Callable[[str], T]) -> Callable[[str], T]:
     """Return a typer parser that calls ``read`` and turns its ValueError into a usage error."""
 
-    def parser(text: str) -> T:
+    def parser(text: str | T) -> T:
+        if not isinstance(text, str):  # a default value
+            return text
         try:
             return read(text)
         except ValueError as error:
@@ -96,7 +98,7 @@ def conventions() -> list[str]:
     return list(CONVENTIONS)
 
 
-COUNT, SIZE, SECONDS = (read_by(read) for read in (units.read_count, units.read_size, units.read_seconds))
+COUNT, SIZE, SECONDS, WHOLE = map(read_by, (units.read_count, units.read_size, units.read_seconds, units.read_whole))
 
 
 def read_percent(text: str) -> float:

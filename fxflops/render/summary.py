@@ -30,6 +30,8 @@ WAITS = 0.1
 """If data loading takes at least this share of a block's time, the summary gives advice."""
 MANY_WORKERS = 32
 """If a loop needs more workers than this, they are not the answer."""
+INFLATED = 2.0
+"""If observing a block takes more than this many times the block's own time, and more than a second, the summary says so."""
 WORKING = 0.9
 """If an accelerator's own work takes less than this share of the latency, the accelerator waits for the host."""
 TIMED_ONLY = 'only times were measured; detail="operations" also counts'
@@ -338,6 +340,16 @@ def _block(
         *([f"excluding {units.seconds(instruments)} of profiling overhead"] if instruments else []),
     ]
     facts = [Fact("block", units.seconds(whole.seconds), details)]
+    if instruments is not None and instruments > max(INFLATED * whole.seconds, 1.0):
+        facts.append(
+            Fact(
+                "",
+                "",
+                [
+                    'times may be too long, since observing took much longer; detail="steps" times the loop at full speed'
+                ],
+            )
+        )
     if whole.loading >= WAITS * whole.seconds and workers:
         facts.append(Fact("", "", [_enough_workers(whole, min(workers))]))
     if device is not None and whole.seconds:

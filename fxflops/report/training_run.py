@@ -38,6 +38,10 @@ class TrainingRun:
     def six_nd_hours(self) -> float:
         return 6 * (self.active_params or self.params) * self.tokens / (self.mfu * self.peak) / 3600
 
+    def days(self, gpus: int) -> float:
+        """The days that ``gpus`` devices take, if each reaches the same share of its peak."""
+        return self.hours / gpus / 24
+
     @property
     def _n(self) -> str:
         if self.active_params is None:
@@ -51,6 +55,13 @@ class TrainingRun:
             f"{self.six_nd_hours:,.0f} GPU-hours by 6ND, with N = {self._n}: "
             f"{self.six_nd_hours / self.hours - 1:+.1%}"
         )
+
+
+def check_mfu(mfu: float) -> None:
+    """Raise InputError unless ``mfu`` is a share above 0."""
+    if not 0 < mfu <= 1:
+        percent = f": {mfu:g}% is {mfu / 100:g}" if 1 < mfu <= 100 else ""
+        raise of_kind(InputError(f"mfu must be above 0 and at most 1, got {mfu!r}{percent}"), ValueError)
 
 
 def training_run(
@@ -72,9 +83,7 @@ def training_run(
             raise InputError(f"training_run(): tokens {error}") from None
     if not tokens > 0:
         raise of_kind(InputError(f"tokens of training_run() must be above 0, got {tokens!r}"), ValueError)
-    if not 0 < mfu <= 1:
-        percent = f": {mfu:g}% is {mfu / 100:g}" if 1 < mfu <= 100 else ""
-        raise of_kind(InputError(f"mfu must be above 0 and at most 1, got {mfu!r}{percent}"), ValueError)
+    check_mfu(mfu)
     model, params = counted_run.run.model, totals.params(counted_run)
     backward_macs = totals.backward_macs(counted_run)
     if not backward_macs or not params:

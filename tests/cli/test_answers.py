@@ -58,7 +58,12 @@ def test_a_training_run_is_the_reports(config: str) -> None:
     shown = out("training-run", config, "--input-ids", "1,8", "--tokens", "15T", "--device", "H100", "--mfu", 0.5)
     ids = torch.zeros(1, 8, dtype=torch.long)
     report = fxflops.count(llama(), kwargs={"input_ids": ids, "labels": ids}, backward=True)
-    assert shown.startswith(f"{report.training_run('15T', 'H100', 0.5)}\ncounted for i64[1,8]")
+    run = report.training_run("15T", "H100", 0.5)
+    assert shown.startswith(f"{run}\ncounted for i64[1,8]")
+    asked = ["training-run", config, "--input-ids", "1,8", "--tokens", "15T", "--device", "H100", "--mfu", 0.5]
+    on_gpus = out(*asked, "--gpus", "1,024")
+    assert f"\n{run.hours / 1024 / 24:,.1f} days on 1,024 GPUs\n" in on_gpus
+    assert json.loads(out(*asked, "--gpus", 1024, "--json"))["days"] == pytest.approx(run.hours / 1024 / 24)
 
 
 def test_an_estimate_is_the_trainers(config: str) -> None:
@@ -94,6 +99,9 @@ def test_a_trace_of_torchs_profiler_is_shown_as_a_report_is(tmp_path: Path, name
     [
         ("roofline model.py:make", "file not found"),
         ("training-run hf:LlamaForCausalLM --tokens many --device H100", "is not a number with one of the units"),
+        ("training-run hf:LlamaForCausalLM --tokens 15T --device H100 --mfu 40", "40% is 0.4"),
+        ("serving hf:LlamaForCausalLM --prompt 8k --new-tokens 10", "write all digits, e.g. 8192"),
+        ("mesh hf:LlamaForCausalLM --gpus 8 --seq 8k", "write all digits, e.g. 8192"),
         ("training-run hf:LlamaForCausalLM --tokens 15T", "give --device CARD"),
         ("estimate megatrn hf:LlamaForCausalLM --lengths 8", "did you mean megatron"),
         ("estimate megatron hf:LlamaForCausalLM", "give --lengths"),

@@ -182,6 +182,12 @@ def test_names_cannot_break_a_line(vit):
     assert "\x1b" not in summary(nasty)
 
 
+def test_a_block_that_was_observed_for_long_is_said_to_be_too_long(vit):
+    steps = {"step 1": StepTime(10.0, 10.0, 0.0, 0.0, 0.0, 0.0, 0)}
+    texts = [summary(replace(vit, steps=steps, instruments=seconds)) for seconds in (15.0, 25.0)]
+    assert ["times may be too long" in text for text in texts] == [False, True]
+
+
 @pytest.mark.parametrize(
     ("loading", "workers", "advice"),
     [
