@@ -524,8 +524,8 @@ def in_fake_mode() -> bool:
     return any(isinstance(mode, fake_tensors()[1]) for mode in get_current_dispatch_mode_stack())
 
 
-def is_on_fake(tensors: Iterable[torch.Tensor]) -> bool:
-    """Return whether a run with these tensors would be on fake tensors: one of them is fake, or a FakeTensorMode is on."""
+def is_on_fake(tensors: Iterable[torch.Tensor | None]) -> bool:
+    """Return whether a run with these tensors is on fake tensors: one of them is fake, or a FakeTensorMode is on."""
     return in_fake_mode() or any(map(is_fake, {*map(type, tensors)}))
 
 

@@ -8,9 +8,11 @@ import weakref
 
 import torch
 from torch import nn
+from torch._subclasses import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
+import fxflops
 from fxflops.profiled_script import ScriptProfile
 
 
@@ -167,3 +169,14 @@ def test_a_call_that_the_script_has_replaced_stays_replaced() -> None:
         assert (called, run.report.total_macs) == (["Linear", "Linear"], 2 * 96)
     finally:
         nn.Module.__call__ = before  # type: ignore[method-assign]
+
+
+def test_an_optimizer_has_stepped_also_if_its_time_is_measured_as_0() -> None:
+    with FakeTensorMode():  # calls on fake tensors are not timed
+        model = nn.Linear(8, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with fxflops.profile(model) as p:
+            model(torch.ones(3, 8)).sum().backward()
+            optimizer.step()
+            model.eval()(torch.ones(3, 8))
+    assert "train and eval" in str(p.report)

@@ -152,9 +152,7 @@ class Block:
         self._storages = storages = LiveStorages(
             spec=world.tensors.spec,
             take_stand_in=world.tensors.take_stand_in,
-            notes_placeholders=not is_on_fake(
-                () if parameter is None else (parameter,)
-            ),  # for fake tensors, all storages are on meta
+            notes_placeholders=not is_on_fake([parameter]),  # for fake tensors, all storages are on meta
         )
         self._optimizer_memory = OptimizerMemory(model, storages, optimizers, met_optimizers)
         paths = ByIdentity((m, path) for m, path in inventory.path_of.items() if not isinstance(m, Models))
@@ -328,7 +326,7 @@ class Block:
         """Return the mode of the models: "train", "eval", or "train and eval" for a loop that ends with an evaluation."""
         if not single_models(self._model):
             return ""
-        has_trained = any(step.parts.get("optimizer") for step in self._observer.steps)
+        has_trained = any("optimizer" in step.parts for step in self._observer.steps)  # its time may be measured as 0
         return "train" if is_training(self._model) else "train and eval" if has_trained else "eval"
 
     def _find_device(self) -> None:

@@ -36,7 +36,7 @@ class _Returns(nn.Module):
 
 def is_timed(tensor: torch.Tensor | None) -> bool:
     """Return whether calls on such tensors can be timed. Calls on fake and meta tensors compute nothing, so they cannot."""
-    if is_on_fake(() if tensor is None else (tensor,)):
+    if is_on_fake([tensor]):
         return False
     return tensor is None or tensor.device.type == "cpu" or accelerator_of(tensor.device) is not None
 
