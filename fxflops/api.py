@@ -278,9 +278,8 @@ def counted(
 
     request = Request(mode, backward, optimizer=optimizer, counts_only=True, count_for=count_for, autocast=cast_dtype)
     run = with_own_backward(request, type(module).__name__, run_prepared)
-    return Report(run, rules, registry, reference_to(module), attention).checked(
-        strict
-    )  # Report counts the calls of the run
+    # The Report counts the calls of the run.
+    return Report(run, rules, registry, reference_to(module), attention).checked(strict)
 
 
 def summary(

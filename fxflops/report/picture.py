@@ -95,11 +95,15 @@ def charted(page: Page, chart: str, by: str) -> str:
 
 def missing_converter(suffix: str) -> str:
     """Return which package to install to write pictures with this suffix; "" if it is installed, or if none is needed."""
-    module, package = CONVERTERS.get(suffix.lower(), ("", ""))
-    return _needs(suffix, package) if module and find_spec(module) is None else ""
+    suffix = suffix.lower()
+    if suffix not in CONVERTERS:
+        return ""
+    module, _ = CONVERTERS[suffix]
+    return _needs(suffix) if find_spec(module) is None else ""
 
 
-def _needs(suffix: str, package: str) -> str:
+def _needs(suffix: str) -> str:
+    _, package = CONVERTERS[suffix]
     return f"{suffix[1:].upper()} needs {package}, which is not installed:\n  pip install {package}"
 
 
@@ -108,7 +112,7 @@ def as_png(svg: str) -> bytes:
     try:
         from resvg_py import svg_to_bytes
     except ImportError as error:
-        raise FxflopsError(_needs(".png", "resvg-py")) from error
+        raise FxflopsError(_needs(".png")) from error
     return bytes(svg_to_bytes(svg_string=svg, zoom=ZOOM))
 
 
@@ -117,6 +121,6 @@ def as_pdf(svg: str) -> bytes:
     try:
         from cairosvg import svg2pdf
     except (ImportError, OSError) as error:  # OSError: cairosvg is installed, but cairo is not
-        raise FxflopsError(f"{_needs('.pdf', 'cairosvg')}  ({error})") from error
+        raise FxflopsError(f"{_needs('.pdf')}  ({error})") from error
     # Remove the outlines of text: browsers draw the outlines below the text, but cairosvg draws them over the text.
     return bytes(svg2pdf(bytestring=svg.replace("</style>", f"{NO_OUTLINES}</style>", 1).encode()))

@@ -201,9 +201,8 @@ class Observer:
         self._first.state.in_node = True
         if not issubclass(type(out), torch.Tensor) and (loss := loss_in(out)) is not None:
             out = loss
-        roots, ones = roots_of(
-            world.tensors.written(out)
-        )  # on meta only the tensors, without the attribute ``loss`` of ``out``
+        # On meta, written() returns only the tensors of ``out``, so its attribute ``loss`` was read before.
+        roots, ones = roots_of(world.tensors.written(out))
         self._first.recording.track(ones)
         with DisableTorchFunction():  # newer versions of torch call the function mode for an output that is an input
             (roots, ones), _ = world.tensors.replace((roots, ones), {}, torch.autograd.backward)

@@ -19,20 +19,23 @@ PAUSE = 0.02
 
 
 class Slow(Dataset[torch.Tensor]):
+    def __init__(self, pause: float = PAUSE) -> None:
+        self.pause = pause
+
     def __len__(self) -> int:
         return 6
 
     def __getitem__(self, i: int) -> torch.Tensor:
         if i == 5:
             raise ValueError("sample 5 is broken")
-        time.sleep(PAUSE)
+        time.sleep(self.pause)
         return torch.ones(4)
 
 
-def profiled(in_loop: bool, detail: str = "operations", batches: int = 2) -> fxflops.Report:
+def profiled(in_loop: bool, detail: str = "operations", batches: int = 2, pause: float = PAUSE) -> fxflops.Report:
     model = nn.Linear(4, 4)
     with fxflops.profile(model, detail=detail) as p:
-        for x in islice(DataLoader(Slow(), batch_size=2), batches):
+        for x in islice(DataLoader(Slow(pause), batch_size=2), batches):
             model(x).sum().backward()
             if in_loop:
                 p.step()
@@ -53,13 +56,11 @@ def test_each_step_has_the_loading_of_its_own_batch(in_loop: bool, detail: str) 
 
 
 def test_a_loop_that_waits_says_so_first() -> None:
-    text = str(profiled(False))
+    text = str(profiled(False, pause=10 * PAUSE))  # much longer than the first steps take on a busy machine
     conclusion, block = text.splitlines()[1], text[text.index("\nblock") :]
     assert conclusion.startswith("data loading ")
     assert "%, num_workers=0)" in conclusion
-    # The first batches of a loop on a busy machine may take so long that few workers are enough.
-    advice = ("make it cheaper, and use many workers", "loads batches as fast as the loop uses them")
-    assert any(each in " ".join(block.split()) for each in advice)
+    assert "make it cheaper, and use many workers" in " ".join(block.split())
 
 
 def test_a_batch_that_no_step_computes_with_is_outside() -> None:
