@@ -44,6 +44,8 @@ TIMEOUT = 900
 SIMPLE, OURS, CONVENTIONS = "SimpleModel", "fxflops", "conventions"
 WHYS = 3
 ABSENT = "not installed"
+NEAREST = "~"
+"""Before the name of the convention that is nearest to a tool which has none of its own."""
 MOST_SAID = 300
 """Characters of an error."""
 RULE, WIDTH = 80, 120
@@ -299,10 +301,15 @@ def answers(tools: Sequence[str], subject: Subject, library: str) -> Iterator[tu
 
 
 def why(numbers: Sequence[Any], reasons: dict[str, Any]) -> str:
-    """Why a tool's numbers differ from fxflops's: each op once, with its difference in the first unit, then in the others."""
+    """Why a tool's numbers differ from fxflops's: each op once, with its difference in the first unit, then in the others.
+
+    A tool without a convention of its own may count other ops than the nearest convention does, so no reasons are given for it.
+    """
+    if numbers[0][2].startswith(NEAREST):
+        return f"unknown: fxflops has no convention for this tool; the nearest is {numbers[0][2].removeprefix(NEAREST)}"
     by_op: dict[str, list[str]] = {}
     for i, (_, unit, convention) in enumerate(numbers):
-        for op, difference in reasons.get(convention.lstrip("~"), []):
+        for op, difference in reasons.get(convention.removeprefix(NEAREST), []):
             by_op.setdefault(op, []).append(difference if i == 0 else f"{unit} {difference}")
     return "; ".join(f"{op} {said[0]}" + "".join(f" ({each})" for each in said[1:]) for op, said in by_op.items())
 
@@ -316,7 +323,7 @@ def rows_of(tool: str, said: dict[str, Any], ours: dict[str, Any]) -> Iterator[d
         "changed": ", ".join(said.get("changed", [])),
     }
     for i, (value, unit, convention) in enumerate(numbers):
-        name = convention.lstrip("~")
+        name = convention.removeprefix(NEAREST)
         yield {
             "tool": tool,
             "number": value,
@@ -410,6 +417,8 @@ def main(
     console = Console(width=None if sys.stdout.isatty() else WIDTH)
     there = [row for row in rows if row["why"] != ABSENT]
     console.print(table(there, NUMBERS), table(there, REASONS))
+    if any(row["convention"].startswith(NEAREST) for row in there):
+        print(f"{NEAREST}: fxflops has no convention for this number; the one beside it is the nearest")
     if absent := [row["tool"] for row in rows if row["why"] == ABSENT]:
         print(f"{ABSENT}: {', '.join(absent)} (pip install {' '.join(PEERS[tool][0] for tool in absent)})")
     if markdown_file is not None:

@@ -200,17 +200,17 @@ def run(
 ) -> None:
     """Run a model on random inputs and show its FLOPs, time and memory, module by module.
 
-    If MODEL is a report saved as JSON, show that report. With several models, show one table, with one row per model and the chosen
-    --columns. If --device names a card, the model is counted for the card but not run. The last line then says whether the model fits in
+    If MODEL is a report saved as JSON, show that report. With several models, or with --columns but neither --tree nor --table, show one
+    table, with one row per model. If --device names a card, the model is counted for the card but not run. The last line then says whether the model fits in
     the card's memory. Under torchrun, FILE.py:FUNCTION may parallelize the model: rank 0 then shows its own report and a report of all
     ranks.
     """
-    is_one = len(models) == 1
-    if is_one:
-        shown.check()
-    else:
+    is_compared = len(models) > 1 or (shown.columns is not None and not (shown.tree or shown.table))
+    if is_compared:
         comparisons.check(shown, save or ())
         rows = comparisons.by_name(models, shown.names)
+    else:
+        shown.check()
     for path in save or ():
         check_suffix(path)
     card = asked.card
@@ -230,9 +230,9 @@ def run(
     if repeats != "auto" and not repeats.isdecimal():
         raise InputError(f"--repeats {repeats!r}: expected auto or an integer of at least 0")
     timed = {"trace": trace, "repeats": repeats if repeats == "auto" else int(repeats), "compiled": compiled}
-    if not is_one:
+    if is_compared:
         reports = comparisons.reports_of(rows, asked, None if counts_only else timed)
-        comparison = compare(reports, shown.columns)
+        comparison = compare(reports, shown.columns, units=shown.units or "auto")
         typer.echo(comparisons.text(comparison, shown))
         for path in save or ():
             write(comparison, path)
@@ -379,6 +379,7 @@ def predict(
     short_help="Explain why two counters give different numbers.",
     epilog=examples(
         "fxflops explain timm:resnet50 torch_flops fvcore",
+        "fxflops explain torchvision:swin_t 4.5G",
         "fxflops explain torchvision:swin_t deepspeed ptflops",
         "fxflops explain model.py:make_model thop torch --input 1,3,64,64",
     ),
@@ -387,26 +388,32 @@ def predict(
 def explain(
     model: option.Model,
     a: Annotated[
-        str,
+        str | None,
         typer.Argument(
-            metavar="CONVENTION",
-            help="A counter, such as fvcore. The command 'fxflops conventions' lists all counters.",
+            metavar="[CONVENTION|NUMBER]",
+            help="A counter, such as fvcore, or a published number of FLOPs or MACs, such as 4.5G. The command 'fxflops conventions' lists all counters.",
             autocompletion=option.conventions,
+            show_default=False,
         ),
-    ],
+    ] = None,
     b: Annotated[
         str,
         typer.Argument(
-            metavar="OTHER", help="Another counter, to compare with the first.", autocompletion=option.conventions
+            metavar="[OTHER]", help="Another counter, to compare with the first.", autocompletion=option.conventions
         ),
     ] = BASE_CONVENTION,
     *,
     asked: Asked,
 ) -> None:
-    """Explain why two counters (conventions) give different totals for a model.
+    """Explain why two counters (conventions) give different totals for a model, or find the counter of a published number.
 
-    The table lists the operations that the two counters count differently, and what each of the two counts for an operation.
+    The table lists the operations that the two counters count differently, and what each of the two counts for an operation. With a
+    number, the table lists the total of every counter, the closest one first; with only a model, all totals.
     """
+    if a is None or a[:1].isdigit():
+        near = None if a is None else option.COUNT(a)
+        typer.echo(str(report_of(model, asked).by_convention(near)))
+        return
     for each in (a, b):
         check_convention(each)
     typer.echo(str(report_of(model, asked).explain(a, b)))

@@ -1,4 +1,4 @@
-"""Several models on the command line: ``fxflops run A B C`` prints a table with one row per model."""
+"""A table with one row per model: ``fxflops run A B C`` prints it, and so does ``fxflops run A --columns flops,fvcore``."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ from .shown import Shown
 
 
 def check(shown: Shown, save: Iterable[Path]) -> None:
-    """Raise InputError, before any model runs, for options that do not work with several models."""
-    for name, value in (("tree", shown.tree), ("table", shown.table), ("depth", shown.depth)):
-        if value not in (None, False):
+    """Raise InputError, before any model runs, for options that do not work for a table with one row per model."""
+    for name, value in (("tree", shown.tree), ("table", shown.table)):
+        if value:
             raise InputError(
                 f"--{name} needs a single model, but got several; without --{name}, one table compares the models, with one row per model"
             )
+    if shown.depth is not None:
+        raise InputError(f"--depth {shown.depth} needs --tree")
     check_units(shown.units)
     if shown.columns is not None:
         figure_keys(shown.columns)
@@ -36,11 +38,18 @@ def check(shown: Shown, save: Iterable[Path]) -> None:
 
 
 def reports_of(models: Mapping[str, str], asked: Asked, timed: Mapping[str, Any] | None) -> dict[str, Report]:
-    """Return the report of each model by row name. Options for inputs are ignored for saved reports."""
-    return {
-        name: report_of(model, asked.of_saved(), None) if is_saved(model) else report_of(model, asked, timed)
-        for name, model in models.items()
-    }
+    """Return the report of each model by row name. Options for inputs are ignored for saved reports.
+
+    Raises InputError before any model runs if a file is missing, or if a model cannot be loaded or has no inputs.
+    """
+    reports = {name: report_of(path, asked.of_saved(), None) for name, path in models.items() if is_saved(path)}
+    unsaved = [model for model in models.values() if not is_saved(model)]
+    if len(unsaved) > 1:
+        from .runs import check_loads
+
+        for model in unsaved:
+            check_loads(model, asked)
+    return {name: reports.get(name) or report_of(model, asked, timed) for name, model in models.items()}
 
 
 def by_name(models: Sequence[str], names: str | None) -> dict[str, str]:
@@ -64,5 +73,5 @@ def text(comparison: Comparison, shown: Shown) -> str:
     table: Table = comparison.select(sort_by=shown.sort_by, top=shown.top)
     if shown.json:
         return table.to_json() or ""
-    lines = [grid(table.columns, table.rows, units=shown.units or "auto", elidable=("model", "inputs")), *table.notes]
+    lines = [grid(table.columns, table.rows, units=table.units, elidable=("model", "inputs")), *table.notes]
     return printable("\n".join(lines))

@@ -84,6 +84,20 @@ def analyzed(
     return report.with_name(name)
 
 
+def check_loads(name: str, asked: Asked) -> None:
+    """Raise InputError if a model does not exist or has no inputs. The model is built on the meta device, but not run.
+
+    An error of code that builds a model is not raised, since the code may work on a real device.
+    """
+    _check(asked, counts=True)
+    with _quiet():
+        try:
+            subject(name, asked, True, counts=True, tell=lambda line: None)
+        except InputError as error:
+            if error.__cause__ is None and not _is_of_meta(error):
+                raise
+
+
 def subject(
     name: str, asked: Asked, on_meta: bool, counts: bool = False, tell: Callable[[str], None] = note
 ) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:

@@ -50,7 +50,13 @@ class Shown:
         str | None,
         typer.Option(metavar="COLUMN", help="Column to sort by, largest value first: flops, time, memory ..."),
     ] = None
-    columns: Annotated[str | None, typer.Option(metavar="A,B,...", help="Columns to show.")] = None
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,...",
+            help="Columns of the --tree or --table. Without these options: columns of a table with one row per model, such as model, flops, latency, fvcore.",
+        ),
+    ] = None
     names: Annotated[
         str | None,
         typer.Option(metavar="A,B,...", help="Names of the rows, one per model, when several models are compared."),
@@ -71,12 +77,11 @@ class Shown:
             ("--depth", self.depth, "tree"),
             ("--top", self.top, "table"),
             ("--sort-by", self.sort_by, "tree or --table"),
-            ("--columns", self.columns, "tree or --table"),
             ("--units", self.units, "tree or --table"),
         ):
             if value is not None and not of[view]:
-                several = " or several models to compare" if name in ("--columns", "--sort-by") else ""
-                raise InputError(f"{name} {value} needs --{view}{several}")
+                or_columns = ", or --columns" if name in ("--sort-by", "--units") else ""
+                raise InputError(f"{name} {value} needs --{view}{or_columns}")
         check_units(self.units)
         for view, is_shown, known in (("tree", self.tree, MODULE_COLUMNS), ("table", self.table, OPERATIONS)):
             if is_shown:

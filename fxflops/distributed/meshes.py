@@ -40,6 +40,7 @@ KEPT = Column("activations", "activations")
 SHOWN = {
     "mesh": "mesh",
     "batch": "batch",
+    "tokens": "tokens/step",
     "rate": "tokens/s",
     "mfu": "MFU %",
     "predicted_best": "step",
@@ -121,6 +122,10 @@ class Meshes(Tabular):
         tokens = self.tokens(simulation.mesh) if self.tokens else 0
         return [tokens, tokens / step.best] if self.tokens else []
 
+    def _tokens_per_step(self) -> set[int]:
+        """Return the different numbers of tokens per step of the meshes that fit; empty if they are unknown."""
+        return {self.tokens(simulation.mesh) for simulation, _ in self.found} if self.tokens else set()
+
     def _batch_of(self, simulation: Simulation) -> list[int]:
         """Return the sequences per pass and the passes per step; nothing if they are unknown."""
         return [self.batches[mesh_name(simulation.mesh)], simulation.passes or 1] if self.batches else []
@@ -142,8 +147,9 @@ class Meshes(Tabular):
     @property
     def _narrow_table(self) -> Table:
         """The table with fewer columns, to fit a screen. Ranges go from full overlap to no overlap."""
-        table = self.table
-        shown = [name for name in SHOWN if any(column.key == name for column in table.columns)]
+        table, tokens_per_step = self.table, self._tokens_per_step()
+        left_out = "tokens" if len(tokens_per_step) < 2 else ""
+        shown = [name for name in SHOWN if name != left_out and any(column.key == name for column in table.columns)]
         rows = []
         for row in self.to_dicts():
             ratio = row["predicted_best"] / row["predicted_worst"] if row["predicted_worst"] else 1.0
@@ -157,7 +163,7 @@ class Meshes(Tabular):
             if "batch" in row:
                 cells["batch"] = f"{row['batch']} x {row['passes']}"
             rows.append(tuple(cells[name] for name in shown))
-        kinds = {"memory": "B"}
+        kinds = {"memory": "B", "tokens": "number"}
         columns = tuple(Column(name, SHOWN[name], kinds.get(name, "text")) for name in shown)  # type: ignore[arg-type]
         return Table("meshes", columns, tuple(rows), provenance=table.provenance)
 
@@ -169,6 +175,11 @@ class Meshes(Tabular):
         yield from self.notes
         yield self._narrow_table if self.found or not self.too_large else "no mesh fits"
         if self.found:
+            if len(tokens_per_step := self._tokens_per_step()) > 1:
+                yield (
+                    f"the meshes have different global batches, of {min(tokens_per_step):,} to {max(tokens_per_step):,} tokens per step; "
+                    "to rank them for one global batch, give --global-batch (in Python, global_batch)"
+                )
             if self.batches:
                 yield "batch: sequences per pass x passes per optimizer step"
             yield RANGES

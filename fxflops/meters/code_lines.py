@@ -70,5 +70,11 @@ def _place(stack: Sequence[str]) -> tuple[str, str] | None:
             is_ours = Path(file).is_relative_to(PACKAGE)
         number = next((each[1:] for each in attributes if each.startswith("l")), "")
         if number and not is_installed(file):
-            return None if is_ours else (f"{file}:{number}", function)
+            return None if is_ours else (f"{_from_here(file)}:{number}", function)
     return None if is_ours else (NOWHERE, "")
+
+
+def _from_here(file: str) -> str:
+    """Return the path of a file, relative to the current folder if the file is in it."""
+    path = Path(file).absolute()
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

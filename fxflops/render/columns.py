@@ -51,11 +51,16 @@ class Column:
         """Return the header. If ``units`` adds a unit to each value, the header has no unit in parentheses."""
         return self.header if self.unit(units) is None else self.header.partition("(")[0]
 
-    def unit(self, units: str | None, otherwise: str | None = None) -> str | None:
-        """If ``units`` is "auto", or is a unit that fits the values of this column, return ``units``; else return ``otherwise``."""
+    def unit(self, units: str | None) -> str | None:
+        """Return the unit for this column's values, or None for raw numbers.
+
+        If ``units`` does not fit the values, the unit is "auto", unless the header has the unit of the raw numbers, as in "time(ms)".
+        """
         if units is None or self.kind not in UNITS_OF:
-            return otherwise
-        return units if units == "auto" or units in UNITS_OF[self.kind] else otherwise
+            return None
+        if units == "auto" or units in UNITS_OF[self.kind]:
+            return units
+        return None if "(" in self.header else "auto"
 
 
 def held_columns(categories: Iterable[str]) -> list[Column]:
@@ -265,7 +270,7 @@ def module_cell(column: Column, values: dict[str, Any], units: str | None, missi
     If some calls are ``missing`` from a count, the count is a lower bound, so the cell's text starts with ">=". The number of frozen
     parameters is shown like this: "72 frozen", "288 (72 frozen)".
     """
-    unit = column.unit(units, otherwise="auto") if column.kind in UNITS_OF else None
+    unit = column.unit(units or "auto")
     text, frozen = column.show(values[column.key], unit), values["frozen"]
     if column.key == "params" and frozen:
         return f"{text} frozen" if frozen == values["params"] else f"{text} ({column.show(frozen, unit)} frozen)"

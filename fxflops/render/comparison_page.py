@@ -11,7 +11,7 @@ from .text import escaped
 
 def comparison_page(title: str, table: Table, chart: Chart | None) -> str:
     """Return the page. ``chart`` is None if a value for the chart is unknown for some model."""
-    rows = cells_table(table.columns, table.rows, "auto", sortable=False)
+    rows = cells_table(table.columns, table.rows, table.units, sortable=False)
     notes = "".join(map(note, table.notes))
     return document(
         title,

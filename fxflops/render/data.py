@@ -23,9 +23,10 @@ class TreeRow(NamedTuple):
     """The row of a module. The numbers of a row include all modules below the row's module. Numbers named ``own_*`` cover only the calls
     outside the module's children.
 
-    ``name`` is the module's name in its parent, "" for the root. ``children`` are in run order. ``own_ops`` has the number of own calls of
-    each operator. ``missing`` is the number of calls, in the module and below it, that have no formula. ``frozen`` is the number of
-    parameters that do not require gradients. ``inputs`` and ``output`` are the shapes in the module's first call.
+    ``name`` is the module's name in its parent, "" for the root. ``children`` are in run order. ``own_ops`` names the module's own work: its
+    largest operators, with their numbers of own calls. ``own_counting`` has all own operators that count; it does not depend on times.
+    ``missing`` is the number of calls, in the module and below it, that have no formula. ``frozen`` is the number of parameters that do not
+    require gradients. ``inputs`` and ``output`` are the shapes in the module's first call.
     """
 
     name: str
@@ -39,6 +40,7 @@ class TreeRow(NamedTuple):
     own_macs: int = 0
     own_flops: int = 0
     own_ops: Mapping[str, int] = {}
+    own_counting: frozenset[tuple[str, int]] = frozenset()
     missing: int = 0
     seconds: float | None = None
     own_seconds: float | None = None

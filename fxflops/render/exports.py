@@ -138,11 +138,11 @@ class Tabular(View):
     def to_markdown(self, path: Path | None = None) -> str | None:
         """Return the table in GitHub Markdown; with ``path``, write the Markdown to this file.
 
-        All numbers in a column have the same unit and two digits. A wide table drops columns as in a notebook, unless ``select`` named the
+        All numbers in a column have the same unit, with two digits after the point, or more if the number is below 0.1. A wide table drops columns as in a notebook, unless ``select`` named the
         columns. The table of a report is followed by notes, e.g. the latency, or that the times are unsteady.
         """
         table = self._as_table()
-        return written(markdown(*table._narrow(), table.provenance, table.notes), path)
+        return written(markdown(*table._narrow(), table.provenance, table.notes, table.units), path)
 
     def to_latex(self, path: Path | None = None) -> str | None:
         """Return a ``tabular`` environment for LaTeX's package booktabs. With ``path``, write it to this file instead.
@@ -150,7 +150,7 @@ class Tabular(View):
         The ``tabular`` has the same columns as :meth:`to_markdown`. The notes become comments.
         """
         table = self._as_table()
-        return written(latex(*table._narrow(), table.provenance, table.notes), path)
+        return written(latex(*table._narrow(), table.provenance, table.notes, table.units), path)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return a dict for each row, which maps column keys to raw values."""
@@ -205,6 +205,8 @@ class Table(Tabular):
     """Lines below the table in Markdown, and comments in LaTeX."""
     whole: tuple[tuple[str, Any], ...] = field(default=(), compare=False)
     """Pairs of a key and a value for the whole run. CSV and JSON repeat these values in each row."""
+    units: str = field(default="auto", compare=False)
+    """The unit for the columns that it fits, such as "G", wherever the table is text; "auto" chooses a unit."""
 
     def _as_table(self) -> Table:
         return self
@@ -231,7 +233,7 @@ class Table(Tabular):
             c.key: max(len(str(row[i])) for row in rows) for i, c in enumerate(header) if rows and not c.is_number
         }
         longest_first = sorted(longest, key=lambda key: -longest[key])
-        table = grid(header, rows, units="auto", elidable=longest_first, expendable=EXPENDABLE)
+        table = grid(header, rows, units=self.units, elidable=longest_first, expendable=EXPENDABLE)
         return "\n".join([table, *self._left_out()])
 
     def _blocks(self) -> Iterable[str]:
@@ -245,7 +247,7 @@ class Table(Tabular):
         lost = [self.columns[i].key for i in self._used() if self.columns[i] not in columns]
         named = f"no room for {', '.join(lost)}; choose columns with select(columns), or get all with to_dataframe()"
         notes = [*self._left_out(), *explained(rows[:MOST_SHOWN]), *([named] if lost else [])]
-        return "".join([cells_table(columns, rows[:MOST_SHOWN], "auto"), *map(note, notes)])
+        return "".join([cells_table(columns, rows[:MOST_SHOWN], self.units), *map(note, notes)])
 
     def _narrow(self) -> tuple[list[Column], list[list[Any]]]:
         """Return the columns that fit, and the rows' cells in these columns. If the user chose the columns, return all of them."""

@@ -91,7 +91,7 @@ def fingerprint(row: TreeRow) -> Hashable:
     """Return a key for a module. Two modules have equal keys if their classes, sizes and counts are equal, and if the same holds for all
     modules below them. Times are ignored."""
     counts = (row.cls, row.calls, row.params, row.macs, row.flops, row.own_flops, row.missing, row.frozen)
-    return counts, tuple(row.own_ops.items()), tuple((child.name, fingerprint(child)) for child in row.children)
+    return counts, row.own_counting, tuple((child.name, fingerprint(child)) for child in row.children)
 
 
 def mean(rows: Sequence[TreeRow]) -> TreeRow:

@@ -1,4 +1,5 @@
-"""Tables for papers, in Markdown or in LaTeX with booktabs. The numbers of a column have one unit, shown in the title, and two digits."""
+"""Tables for papers, in Markdown or in LaTeX with booktabs. The numbers of a column have one unit, shown in the title, and two digits after the point.
+A number below 0.1 has two digits that are not 0, such as 0.0041."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from numbers import Real
 from typing import Any
 
-from .. import units
+from .. import units as readable
 from .columns import Column
 from .text import plain
 
@@ -18,33 +19,45 @@ LATEX = {
 }  # fmt: skip
 MARKDOWN = re.compile(r"[\\`*|]|(?<=\])\(|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 READABLE: dict[str, tuple[dict[str, Any], Callable[[float, str], str]]] = {
-    "flops": (units.SI, units.count),
-    "elements": (units.ELEMENTS, units.billions),
-    "s": (units.TIME, units.seconds),
-    "ms": (units.TIME, lambda value, unit: units.seconds(value / 1e3, unit)),
-    "B": (units.IEC, units.size),
-    "delta": (units.IEC, units.size),
+    "flops": (readable.SI, readable.count),
+    "elements": (readable.ELEMENTS, readable.billions),
+    "s": (readable.TIME, readable.seconds),
+    "ms": (readable.TIME, readable.seconds),
+    "B": (readable.IEC, readable.size),
+    "delta": (readable.IEC, readable.size),
 }
 """For each kind of column: the units, and the function that formats a value in one of these units."""
+SMALL, LEAST = 0.1, 0.0001
+"""Numbers below SMALL have two digits that are not 0. Numbers below LEAST are not written out."""
 LONG = 36
 """In LaTeX, a text with more characters than this is broken into several lines. A path is broken at its dots."""
 
 
 def markdown(
-    columns: Sequence[Column], rows: Sequence[Sequence[Any]], origin: str = "", notes: Sequence[str] = ()
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[Any]],
+    origin: str = "",
+    notes: Sequence[str] = (),
+    units: str = "auto",
 ) -> str:
-    """Return a GitHub Markdown table. Below the table, ``notes`` become a list, and ``origin`` becomes the last line."""
+    """Return a GitHub Markdown table. ``units`` is the unit for the columns that it fits. Below the table, ``notes`` become a list, and ``origin`` becomes the last line."""
     sides = " | ".join("---:" if column.is_number else ":---" for column in columns)
-    header, *body = (" | ".join(map(_markdown, line)) for line in _lines(columns, rows))
+    header, *body = (" | ".join(map(_markdown, line)) for line in _lines(columns, rows, units))
     table = "".join(f"| {line} |\n" for line in (header, sides, *body))
     said = "\n" + "".join(f"- {_markdown(plain(note))}\n" for note in notes) if notes else ""
     return f"{table}{said}\n{_markdown(origin)}\n" if origin else f"{table}{said}"
 
 
-def latex(columns: Sequence[Column], rows: Sequence[Sequence[Any]], origin: str = "", notes: Sequence[str] = ()) -> str:
-    """Return a ``tabular`` environment for LaTeX's package booktabs. ``origin`` and ``notes`` become comments above the table."""
+def latex(
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[Any]],
+    origin: str = "",
+    notes: Sequence[str] = (),
+    units: str = "auto",
+) -> str:
+    """Return a ``tabular`` environment for LaTeX's package booktabs. ``units`` is the unit for the columns that it fits. ``origin`` and ``notes`` become comments above the table."""
     sides = "".join("r" if column.is_number else _width(row[i] for row in rows) for i, column in enumerate(columns))
-    header, *body = (" & ".join(map(_latex, line)) + r" \\" for line in _lines(columns, rows))
+    header, *body = (" & ".join(map(_latex, line)) + r" \\" for line in _lines(columns, rows, units))
     lines = [
         *([f"% {plain(origin)}"] if origin else []),
         *(f"% {_latex(plain(note))}" for note in notes),
@@ -56,32 +69,38 @@ def latex(columns: Sequence[Column], rows: Sequence[Sequence[Any]], origin: str 
     return "\n".join(lines) + "\n"
 
 
-def _lines(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> list[list[str]]:
+def _lines(columns: Sequence[Column], rows: Sequence[Sequence[Any]], units: str) -> list[list[str]]:
     """Return lines of texts: first the titles of the columns, then the cells of each row."""
     texts = []
     for i, column in enumerate(columns):
-        values = [row[i] for row in rows]
-        known, written = READABLE.get(column.kind, ({}, None))
-        unit = _unit(known, [v / 1e3 if column.kind == "ms" else v for v in values if isinstance(v, Real)])
+        values = [_readable(column, row[i]) for row in rows]
+        factors, written = READABLE.get(column.kind, ({}, None))
+        unit = units if units in factors else _unit(factors, [value for value in values if isinstance(value, Real)])
         title = column.title("auto") + (f" ({unit})" if unit else "")
         texts.append([title, *(_text(column, value, written, unit) for value in values)])
     return [list(line) for line in zip(*texts, strict=True)]
 
 
+def _readable(column: Column, value: Any) -> Any:
+    """Return a value; milliseconds are converted to seconds."""
+    return value / 1e3 if column.kind == "ms" and isinstance(value, Real) else value
+
+
 def _text(column: Column, value: Any, written: Callable[[float, str], str] | None, unit: str) -> str:
     if not (column.is_number and isinstance(value, Real)):
         return column.show(value)
-    return "0" if not value else _number(written(float(value), unit)) if written else column.show(value)
+    if not value or written is None:
+        return column.show(value) if value else "0"
+    in_unit = float(value) / READABLE[column.kind][0][unit]
+    if abs(in_unit) >= SMALL:
+        return written(float(value), unit).partition(" ")[0]
+    return f"{in_unit:.2g}" if abs(in_unit) >= LEAST else f"<{LEAST}" if in_unit > 0 else f">-{LEAST}"
 
 
-def _number(text: str) -> str:
-    """Return a number without its unit. A number that is not 0 but rounds to 0.00 becomes "<0.01"."""
-    number = text.partition(" ")[0]
-    return "<0.01" if number == "0.00" else number
-
-
-def _unit(known: dict[str, Any], values: Iterable[Any]) -> str:
-    """Return the unit that suits the largest value."""
+def _unit(known: dict[str, Any], values: Sequence[Any]) -> str:
+    """Return the unit that suits the largest value; "" if there are no values."""
+    if not values:
+        return ""
     largest = max(map(abs, values), default=0)
     return [next(iter(known), ""), *(name for name, factor in known.items() if factor <= largest)][-1]
 

@@ -325,7 +325,8 @@ def _enough_workers(whole: StepTime, workers: int) -> str:
         return (
             f"loading takes about {needed} times as long as the rest of the loop: make it cheaper, and use many workers"
         )
-    return f"a DataLoader with about {needed} worker{'s' * (needed > 1)} (num_workers={needed}) loads batches as fast as the loop uses them"
+    free = f", if {needed} cores are free for them" if needed > 1 else ""
+    return f"a DataLoader with about {needed} worker{'s' * (needed > 1)} (num_workers={needed}) loads batches as fast as the loop uses them{free}"
 
 
 def _block(
@@ -359,7 +360,9 @@ def _block(
         rate = [units.amount(statistics.median(rates), "FLOP/s")] if rates else []
         median = statistics.median(taken)
         label = "step" if len(taken) == 1 else f"{len(taken)} steps"
+        models = {name.rpartition(" step ")[0] for name in steps if " step " in name}
         spread = [f"median, {_spread(median, min(taken), max(taken))}"] if len(taken) > 1 else []
+        spread += [f"a step is one call of one of {len(models)} models"] if len(models) > 1 else []
         facts.append(Fact(label, units.seconds(median), [*spread, *rate]))
     return facts
 

@@ -55,7 +55,8 @@ def grid(
         top: the number of rows to show. Except in markup, a footer shows which share of each column in ``shares`` these rows have.
         columns: the columns to show, in this order.
         where: conditions for the rows to show. For each column, a condition is the required value or a function that tests the value.
-        units: Pass None for raw numbers, "auto" for readable numbers, or one unit ("G", "MiB", "ms") for the columns that this unit fits.
+        units: Pass None for raw numbers, "auto" for readable numbers, or one unit ("G", "MiB", "ms") for the columns that this unit fits. The
+            other columns then have readable numbers, or raw numbers if their headers have the unit.
         tablefmt: a format of tabulate.
         width: the number of cells in a line; by default the terminal's width. If the table is wider, the texts of ``elidable`` columns are
             shortened, in this order. If the table is still too wide, ``expendable`` columns are dropped, and a line below the table names

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from ..conventions import CONVENTIONS, OF_MACS, check_convention, title_of
 from ..errors import InputError, of_kind
 from ..render.charts import Chart, picture
-from ..render.columns import Column, pick, titled
+from ..render.columns import Column, check_units, pick, titled
 from ..render.exports import Table, Tabular
 from ..render.files import Path, method_for, written, written_bytes
 from .picture import as_pdf, as_png
@@ -71,11 +71,12 @@ class Comparison(Tabular):
     reports: Mapping[str, Report]
     columns: tuple[str, ...] | None = None
     conventions: tuple[str, ...] = ()
+    units: str = "auto"
 
     @cached_property
     def table(self) -> Table:
         """The table with raw values, in elements, counts, seconds and bytes."""
-        return _table(self.reports, self.columns, self.conventions)
+        return replace(_table(self.reports, self.columns, self.conventions), units=self.units)
 
     def _pieces(self) -> Iterable[str | Table]:
         return [self.table, *self.table.notes]
@@ -144,6 +145,7 @@ def compare(
     columns: Sequence[str] | str | None = None,
     *,
     conventions: Sequence[str] | str = (),
+    units: str = "auto",
 ) -> Comparison:
     """Return a table with one row per model: parameters, MACs, FLOPs, and measured times and memory.
 
@@ -162,6 +164,7 @@ def compare(
             missing, convention, or the name of a convention: "fvcore" is the count of the tool fvcore. The default is all columns for which the
             reports have values.
         conventions: additional conventions, such as "fvcore" and "thop". Each convention adds a column with its FLOPs or MACs.
+        units: one unit for the columns that it fits, such as "G", "ms" or "MiB"; the default "auto" chooses the units.
 
     Raises InputError if no reports are passed, if an argument is not a report, or if the reports are counted under different conventions.
     """
@@ -176,8 +179,9 @@ def compare(
     for name in further:
         check_convention(name)
     keys = None if columns is None else figure_keys(columns)
+    check_units(units)
     return Comparison(
-        by_name, None if keys is None else (*keys, *(each for each in further if each not in keys)), further
+        by_name, None if keys is None else (*keys, *(each for each in further if each not in keys)), further, units
     )
 
 
@@ -263,9 +267,14 @@ def _common_inputs(reports: Mapping[str, Report]) -> str:
 
 def _notes(reports: Mapping[str, Report], shown_keys: Sequence[str]) -> tuple[str, ...]:
     """Return the notes below the table: the inputs that all models share, and warnings about values that are not comparable or not exact."""
-    common = "" if "inputs" in shown_keys else _common_inputs(reports)
     convention = next(iter(reports.values())).convention
-    notes = [" · ".join(filter(None, [common, f"convention {convention}"]))]
+    common = _common_inputs(reports)
+    notes = [
+        f"{common} · convention {convention}" if common and "inputs" not in shown_keys else f"convention {convention}"
+    ]
+    if not common and "inputs" not in shown_keys:
+        inputs = [f"{name} {report.inputs}" for name, report in reports.items() if report.inputs]
+        notes += [f"inputs: {', '.join(inputs)}"] if inputs else []
     sources = [
         f"{name} is {requested}"
         for name, report in reports.items()

@@ -45,6 +45,7 @@ from .picture import as_pdf, as_png, charted, picture
 from .saved import NAME_ONLY, TOTALS, Saved, data_in, to_json_data
 from .tables import (
     COUNTS,
+    convention_table,
     costs_table,
     dtype_table,
     kernel_table,
@@ -376,6 +377,18 @@ class Report(View):
         """Return a row of sums for each output dtype ("f32", "bf16", ...)."""
         return dtype_table(self._counted_run, phase)
 
+    def by_convention(self, near: float | None = None) -> Table:
+        """Return the forward's total under each convention, as the convention's tool counts it: in FLOPs or in multiply-accumulates (MACs).
+
+        To find out which convention a published number follows, pass the number as ``near``, e.g. ``near=4.5e9``. The conventions are then
+        sorted by how close their total is, and the column ``difference%`` is the total's distance from the number. A total with ``missing``
+        calls is a lower bound.
+
+        >>> print(report.by_convention(near=4.5e9))  # doctest: +SKIP
+        """
+        conventions: list[str | Convention] = [BASE_MACS, *CONVENTIONS]
+        return convention_table([self.recount(each)._counted_run for each in conventions], near)
+
     def by_module_and_operator(self, phase: str = "forward") -> Rows[Rows[OperatorRow]]:
         """For each module path, return a row of sums for each operator that is called in the module or in the modules below it."""
         return module_and_operator_table(self._counted_run, phase)
@@ -622,7 +635,8 @@ class Report(View):
         """Return the GPU-hours needed to train on ``tokens`` tokens. Printing the result shows the formula and the 6ND estimate.
 
         ``tokens`` is a number, or text such as "15T" or "300B". ``device`` is the card's name, such as "H100", or a Device. ``mfu`` is
-        the share of the device's peak FLOP/s that the job reaches. The peak is for the dtype of the step's largest matrix product.
+        the share of the device's peak FLOP/s that the job reaches; the training of Llama 3 405B on H100s reached 0.38 to 0.43 (The Llama 3
+        Herd of Models, arXiv:2407.21783). The peak is for the dtype of the step's largest matrix product.
         ``tokens_per_step`` is the number of tokens in the counted step. The default is the same as for ``tokens`` in :meth:`per_token`.
         Raises InputError if no backward pass was counted.
         """

@@ -223,6 +223,10 @@ class Saved:
     def __init__(self, data: Any) -> None:
         if not isinstance(data, dict) or data.get("schema") != SCHEMA:
             is_config = isinstance(data, dict) and "model_type" in data
+            if isinstance(data, list) and data and isinstance(data[0], dict) and "provenance" in data[0]:
+                raise InputError(
+                    "this is a table that fxflops exported as JSON, such as a comparison of several models; it contains no report"
+                )
             raise InputError("this is not an fxflops report", advice="config" if is_config else "report")
         if data.get("schema_version") != VERSION:
             raise InputError(

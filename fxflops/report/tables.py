@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from ..conventions import title_of
+from ..conventions import BASE_MACS, OF_MACS, title_of
 from ..counting import totals
 from ..counting.counted_run import CountedRun
 from ..counting.rollup import ModuleRow, OperatorRow, Sums, by_module_and_operator, by_operator, check_phase
@@ -20,6 +20,7 @@ from ..render.exports import Cells, Rows, Table
 from ..render.parts import Part
 from ..render.summary import notes
 from ..run.outcome import Run
+from ..units import count as readable
 
 NOT_COMPUTING = ("Memcpy", "Memset")
 """The prefixes of torch.profiler's names for copies and fills of device memory."""
@@ -36,6 +37,13 @@ LINES = (
     Column("function", "function"),
     Column("seconds", "time", "s"),
     Column("time%", "%", "%"),
+)
+BY_CONVENTION = (
+    Column("convention", "convention"),
+    Column("flops", "total", "flops"),
+    Column("unit", "the tool says"),
+    Column("per_mac", "per multiply-accumulate", "number"),
+    Column("missing", "missing", "number"),
 )
 PARTS = (
     Column("module", "module"),
@@ -272,6 +280,28 @@ def highest(nodes: Iterable[Node], phase: str, keys: Callable[[Node], Iterable[s
         if peak is not None:
             peaks.update({key: max(peaks.get(key, 0), peak) for key in keys(node)})
     return peaks
+
+
+def convention_table(counted_runs: Sequence[CountedRun], near: float | None) -> Table:
+    """Return a table with one row per convention: one run, counted under each of the conventions.
+
+    With ``near``, the convention whose total is closest to this number is first, and a column has the difference in percent.
+    """
+    rows: list[Cells] = []
+    for each in counted_runs:
+        name, total = each.convention, each.forward
+        unit, per_mac = (
+            ("MACs", 1) if name == BASE_MACS.name else (OF_MACS.get(name, "FLOPs"), 1 if name in OF_MACS else 2)
+        )
+        rows.append((name, total.flops, unit, per_mac, total.missing))
+    columns: tuple[Column, ...] = BY_CONVENTION
+    if near is not None:
+        if not near > 0:
+            raise InputError(f"near must be a number above 0, such as 4.5e9; got {near!r}")
+        columns = (*columns, Column("difference%", f"% off {readable(near)}", "%"))
+        rows = [(*row, 100 * (row[1] - near) / near) for row in sorted(rows, key=lambda row: abs(row[1] - near))]
+    table = Table("conventions", columns, tuple(rows), provenance=counted_runs[0].provenance)
+    return table.without_empty_columns(["flops", "difference%"])
 
 
 # Papers

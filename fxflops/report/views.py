@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,8 +10,8 @@ from ..conventions import BASE_CONVENTION, OF_MACS
 from ..counting import totals
 from ..counting.collectives import by_group, collectives
 from ..counting.counted_run import CountedRun
-from ..counting.rollup import by_operator, items_of, sums_of, together
-from ..counting.steps import captured, outside, unobserved, unsteady
+from ..counting.rollup import Sums, by_operator, items_of, sums_of, together
+from ..counting.steps import HOST, NO_OPERATION, captured, outside, unobserved, unsteady
 from ..counting.uncounted import recipe
 from ..records import FORWARD, OUTSIDE, Counted, Spec, grouped, prefixes, specs_in
 from ..records import PARTS as OF_PHASE
@@ -23,6 +23,9 @@ from ..render.tree import Options, check_options, notes_on, rows_of, tree
 from .compiled import compiled_view
 from .per_token import active_params
 from .tables import PARTS, checked_modules, highest
+
+NAMED = 0.1
+"""An operator that counts nothing is named in a row's work if it took at least this share of the row's time."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -89,7 +92,8 @@ def tree_row(counted_run: CountedRun, phase: str, with_shapes: bool = True) -> T
     """
     run = counted_run.run
     modules = checked_modules(counted_run, phase)
-    own_ops = _own_operators(counted_run, phase)
+    outside_calls = outside(run, counted_run.counted, phase)
+    own_work = _own_work(counted_run, phase, outside_calls)
     scopes = grouped((scope.path, scope) for scope in run.scopes)
     calls_shown = scopes if with_shapes else {}
     children = grouped((path.rpartition(".")[0], path) for path in modules if path)
@@ -113,7 +117,8 @@ def tree_row(counted_run: CountedRun, phase: str, with_shapes: bool = True) -> T
             own_params=row.own_params,
             own_macs=row.own.macs,
             own_flops=row.own.flops,
-            own_ops=own_ops.get(path, {}),
+            own_ops=_named(own_work.get(path, {})),
+            own_counting=_counting(own_work.get(path, {})),
             missing=row.total.missing,
             seconds=row.total.seconds,
             own_seconds=row.own.seconds,
@@ -123,35 +128,73 @@ def tree_row(counted_run: CountedRun, phase: str, with_shapes: bool = True) -> T
             children=tuple(map(row_at, children.get(path, ()))),
         )
 
-    return _with_outside(row_at("")._replace(cls=run.model), outside(run, counted_run.counted, phase))
+    return _with_outside(row_at("")._replace(cls=run.model), outside_calls)
 
 
-def _own_operators(counted_run: CountedRun, phase: str) -> dict[str, dict[str, int]]:
-    """For each module path, return the operators that the module calls directly, with their numbers of calls. The operator with the most
-    FLOPs comes first."""
-    sums_by_place = sums_of(((item.path, item.op), item.sums) for item in counted_run.items(phase))
-    operators: dict[str, dict[str, int]] = {}
-    for (path, op), sums in sorted(sums_by_place.items(), key=lambda item: -item[1].flops):
-        if sums.flops or sums.missing:
-            operators.setdefault(path, {})[op] = sums.calls
-    return operators
+def _own_work(counted_run: CountedRun, phase: str, outside_calls: Sequence[Counted]) -> dict[str, dict[str, Sums]]:
+    """For each module path, return the sums of each operator that the module calls directly. Calls outside the model are not the root's."""
+    work: dict[str, dict[str, Sums]] = {}
+    for (path, op), sums in sums_of(((item.path, item.op), item.sums) for item in counted_run.items(phase)).items():
+        work.setdefault(path, {})[op] = sums
+    for op, sums in sums_of((item.op, item.sums) for item in items_of(outside_calls)).items():
+        if op in (of_root := work.get("", {})):
+            of_root[op] = _minus(of_root[op], sums)
+    return work
+
+
+def _minus(sums: Sums, others: Sums) -> Sums:
+    seconds = None if sums.seconds is None else sums.seconds - (others.seconds or 0.0)
+    return sums._replace(
+        calls=sums.calls - others.calls,
+        flops=sums.flops - others.flops,
+        missing=sums.missing - others.missing,
+        seconds=seconds,
+    )
+
+
+def _counting(work: Mapping[str, Sums]) -> frozenset[tuple[str, int]]:
+    """Return the operators that count something or lack a formula, with their numbers of calls."""
+    return frozenset((op, sums.calls) for op, sums in work.items() if sums.flops or sums.missing)
+
+
+def _named(work: Mapping[str, Sums]) -> dict[str, int]:
+    """Return the operators that name some work, with their numbers of calls. The operator that took the most time comes first; without times,
+    the one with the most FLOPs.
+
+    An operator that counts nothing is named if it took at least a tenth of the time. Times that belong to no operator are not named.
+    """
+    least = NAMED * sum(sums.seconds or 0.0 for sums in work.values())
+    by_size = sorted(work.items(), key=lambda entry: (-(entry[1].seconds or 0.0), -entry[1].flops))
+    return {
+        op: sums.calls
+        for op, sums in by_size
+        if op not in (HOST, NO_OPERATION)
+        and sums.calls
+        and (sums.flops or sums.missing or (sums.seconds and sums.seconds >= least))
+    }
 
 
 def _with_outside(root: TreeRow, outside_calls: Sequence[Counted]) -> TreeRow:
-    """Return the root with a separate row for calls outside the model. Calls outside the model are removed from the root's own work."""
+    """Return the root with a separate row for calls outside the model. The numbers of these calls are not in the root's own work."""
     if not outside_calls:
         return root
-    by_op = sums_of((item.op, item.sums) for item in items_of(outside_calls))
-    sums = together([*by_op.values()])
-    ops = {op: op_sums.calls for op, op_sums in by_op.items() if op_sums.flops or op_sums.missing}
+    work = sums_of((item.op, item.sums) for item in items_of(outside_calls))
+    sums = together([*work.values()])
     row = TreeRow(
-        work_name("outside", ops), "", OUTSIDE, 1, 0, sums.macs, sums.flops, missing=sums.missing, seconds=sums.seconds
+        work_name("outside", _named(work)),
+        "",
+        OUTSIDE,
+        1,
+        0,
+        sums.macs,
+        sums.flops,
+        missing=sums.missing,
+        seconds=sums.seconds,
     )
     return root._replace(
         own_macs=root.own_macs - sums.macs,
         own_flops=root.own_flops - sums.flops,
         own_seconds=None if root.own_seconds is None else root.own_seconds - (sums.seconds or 0.0),
-        own_ops={op: calls_left for op, calls in root.own_ops.items() if (calls_left := calls - ops.get(op, 0))},
         children=(*root.children, row),
     )
 

@@ -129,22 +129,23 @@ class Serving:
     def _not_predicted(self, name: str) -> str:
         return f"not predicted: no kernels of {name} or of a similar card were measured; fxflops.calibrate() measures them on the card"
 
-    def _trust(self) -> list[str]:
-        """Return a line with the error of the predicted times. If copying the cache takes a large part of the time, return a second line
-        that says so."""
+    def _trust(self) -> str:
+        """Return the line with the error of the predicted times."""
         error = (
             "unknown" if self.predicted_error is None else f"{self.predicted_error:.1%} on average for single kernels"
         )
-        lines = [f"  error         {error}; benchmarks/results/prediction.md has the error of whole requests"]
-        copied = self.predicted_copy_seconds
-        if copied > MUCH * (self.predicted_per_token_seconds or 0.0):
-            without = (self.predicted_per_token_seconds or 0.0) - copied
-            rate = f", {self.batch / without:,.0f} tokens/s" if without > 0 else ""
-            lines.append(
-                f"  cache copies  {seconds(copied)} of an output token: generate() copies the cache, servers do not; "
-                f"{seconds(without)}{rate} without copies"
-            )
-        return lines
+        return f"  error         {error}; benchmarks/results/prediction.md has the error of whole requests"
+
+    def _in_server(self) -> list[str]:
+        """Return a line with the time per output token in a server, which does not copy the cache; [] if the copies take little time."""
+        taken, copied = self.predicted_per_token_seconds or 0.0, self.predicted_copy_seconds
+        without = taken - copied
+        if copied <= MUCH * taken or without <= 0:
+            return []
+        return [
+            f"                {seconds(without)}, {self.batch / without:,.0f} tokens/s in a server; "
+            f"generate() copies the cache for each token, in {seconds(copied)}"
+        ]
 
     def _request(self, first: float | None, each: float | None) -> list[str]:
         """Return the line with the time of a whole request: the first token, then every decode step. Return [] if a time is None."""
@@ -176,9 +177,10 @@ class Serving:
             lines += [
                 "predicted, if run as a CUDA graph (docs/prediction.md)",
                 f"  first token   {seconds(self.predicted_first_token_seconds)}",
-                self._each(self.predicted_per_token_seconds),
+                self._each(self.predicted_per_token_seconds) + (" with generate()" if self._in_server() else ""),
+                *self._in_server(),
                 *self._request(self.predicted_first_token_seconds, self.predicted_per_token_seconds),
-                *self._trust(),
+                self._trust(),
             ]
         return "\n".join([*lines, *([] if self.speculative is None else [str(self.speculative)])])
 

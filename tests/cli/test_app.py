@@ -397,6 +397,15 @@ def test_a_terminal_of_ascii_has_letters_that_it_can_show(command: str) -> None:
 # explain, diff, check, ops, conventions
 
 
+def test_the_convention_of_a_published_number() -> None:
+    lines = [line.split() for line in out("explain model.py:with_args 24").splitlines()]
+    nearest = {line[0]: line[1] for line in lines[2:] if line[-1] == "0.0"}
+    assert nearest["fvcore"] == "24"
+    assert "torch_flops" not in nearest
+    every = {line.split()[0] for line in out("explain model.py:with_args").splitlines()[2:]}
+    assert every == {"fxflops", *fxflops.list_conventions()}
+
+
 def test_explain() -> None:
     text = out("explain model.py:with_args torch_flops fvcore")
     assert text.splitlines()[0] == "torch_flops 48   fvcore 24   -24   fvcore counts MACs, the other counts FLOPs"
@@ -466,6 +475,36 @@ def test_several_models_are_the_rows_of_one_table(tmp_path: Path) -> None:
     assert [row["params"] for row in rows] == [314, 618]
     out(f"run {models} --input 1,3,64,64 --counts-only --columns model,macs --save {tmp_path}/table.tex")
     assert "model & MACs" in (tmp_path / "table.tex").read_text()
+
+
+def test_one_model_has_the_columns_of_a_comparison(tmp_path: Path) -> None:
+    asked = "run model.py:before --input 1,3,64,64 --counts-only --columns params,flops,fvcore"
+    assert out(f"{asked} --units k --save {tmp_path}/table.md").split()[:4] == ["params", "FLOPs", "fvcore", "MACs"]
+    [row] = json.loads(out(f"{asked} --json"))
+    assert [*row][:3] == ["params", "flops", "fvcore"]
+    assert "FLOPs (k)" in (tmp_path / "table.md").read_text()
+
+
+def test_a_model_without_inputs_is_refused_before_the_others_run(tmp_path: Path) -> None:
+    ran = tmp_path / "ran.txt"
+    (tmp_path / "net.py").write_text(
+        f"""
+import torch
+class Net(torch.nn.Linear):
+    def forward(self, x):
+        open({str(ran)!r}, "a").write("x")
+        return super().forward(x)
+def with_inputs():
+    return Net(2, 2), torch.ones(1, 2)
+def without():
+    return Net(2, 2)
+"""
+    )
+    for wrong, said in (("without", "has no default inputs"), ("withot", "has no 'withot'")):
+        result = invoke(f"run {tmp_path}/net.py:with_inputs {tmp_path}/net.py:{wrong}")
+        assert result.exit_code == 2
+        assert said in result.stderr
+    assert not ran.exists()
 
 
 @pytest.mark.parametrize(
@@ -668,7 +707,7 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
         ("run model.py:with_args --batch 2", "has its own inputs"),
         ("run model.py:with_args --batch 0", "--batch"),
         ("explain model.py:with_args fvcor thop", "unknown convention 'fvcor'"),
-        ("explain model.py:with_args", "Missing argument 'CONVENTION'"),
+        ("explain model.py:with_args 4.5X", "'4.5X' is not a number with one of the units"),
         ("diff model.py:with_args", "Missing argument 'OTHER'"),
         ("diff none.json model.py:with_args", "file not found: 'none.json'"),
         ("check model.py:with_args", "no budget to check: give a limit (--max-flops"),
@@ -743,6 +782,8 @@ def test_a_file_that_is_no_model(tmp_path: Path, content: bytes | None, name: st
 def test_a_json_file_that_is_no_report(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("{}")
     (tmp_path / "b.json").write_text("{")
+    fxflops.compare([fxflops.count(torch.nn.Linear(8, 4), torch.ones(2, 8))]).save(tmp_path / "table.json")
+    assert "is a table that fxflops exported" in invoke("run table.json").stderr
     assert "is not an fxflops report" in invoke("check a.json --max-flops 1").stderr
     assert invoke("check b.json --max-flops 1").exit_code == 2
 
@@ -761,8 +802,9 @@ PRINTED = set[str]()
 ROOT = Path(__file__).parents[2]
 for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
     text = page.read_text("utf8")
-    for block in re.findall(r"^```(?:bash|console)\n(.*?)^```", text, re.S | re.M):
-        DOCUMENTED += re.findall(r"^(?:\$ )?(fxflops \S.*)", block, re.M)
+    for kind, block in re.findall(r"^```(bash|console)\n(.*?)^```", text, re.S | re.M):
+        prompt = r"\$ " if kind == "console" else ""
+        DOCUMENTED += re.findall(rf"^{prompt}(fxflops \S.*)", block, re.M)
     PRINTED |= {f"fxflops {block['command']}" for block in CONSOLE.finditer(text)}
 
 

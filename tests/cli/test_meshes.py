@@ -56,6 +56,15 @@ def test_meshes_that_fit_and_those_that_do_not(model: str) -> None:
 
 
 @simulates
+def test_meshes_of_different_batches_say_so(model: str) -> None:
+    args = [model, "--gpus", "16", "--device", "H100", "--seq", "32"]
+    text = invoke(*args).stdout
+    assert "tokens/step" in text
+    assert "different global batches, of 256 to 512 tokens per step" in text  # 8 and 16 ranks of 32 tokens
+    assert "tokens/step" not in invoke(*args, "--global-batch", "64").stdout
+
+
+@simulates
 def test_a_mesh_that_is_too_large_is_checkpointed_or_left_out(model: str) -> None:
     args = [model, "--gpus", "2", "--device", "H100", "--seq", "32"]
     memory = {row["mesh"]: row["memory"] for row in json.loads(invoke(*args, "--json").stdout)["meshes"]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -24,7 +25,8 @@ def quick() -> None:
 
 
 @pytest.mark.parametrize("detail", ["operations", "steps"])
-def test_time_is_at_the_innermost_line_of_the_users_code(detail: str) -> None:
+def test_time_is_at_the_innermost_line_of_the_users_code(detail: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])
     model = nn.Linear(4, 4)
     with fxflops.profile(model, detail=detail, lines=True) as p:
         slow()
@@ -34,7 +36,7 @@ def test_time_is_at_the_innermost_line_of_the_users_code(detail: str) -> None:
     seconds = {row["function"]: row["seconds"] for row in rows}
     assert [row["function"] for row in rows[:2]] == ["slow", "quick"]
     assert seconds["slow"] == pytest.approx(0.12, rel=0.3)
-    assert rows[0]["line"] == f"{__file__}:{slow.__code__.co_firstlineno + 1}"
+    assert rows[0]["line"] == f"{Path(__file__).relative_to(Path.cwd())}:{slow.__code__.co_firstlineno + 1}"
     assert not any("/fxflops/fxflops/" in row["line"] for row in rows)
     assert "\ncode " in str(p.report)
     assert str(fxflops.Report.from_dict(p.report.to_dict())) == str(p.report)
@@ -73,3 +75,9 @@ def test_without_samples_there_is_no_table() -> None:
 )
 def test_the_place_of_a_sample(stack: list[str], place: tuple[str, str] | None) -> None:
     assert _place(stack) == place
+
+
+def test_a_file_of_this_folder_is_named_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for file in ("train.py", f"{tmp_path}/train.py"):
+        assert _place([f"main\0{file}\0001\x01l31"]) == ("train.py:31", "main")

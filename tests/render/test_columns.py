@@ -44,7 +44,7 @@ def test_show(kind, value, unit, expected):
 
 def test_units_reach_only_the_columns_they_fit():
     flops, memory = Column("flops", "flops", "flops"), Column("memory", "memory", "B")
-    assert (flops.unit("G"), memory.unit("G"), memory.unit("G", otherwise="auto")) == ("G", None, "auto")
+    assert (flops.unit("G"), memory.unit("G"), Column("memory", "memory(B)", "B").unit("G")) == ("G", "auto", None)
     assert (flops.unit("auto"), memory.unit("auto"), flops.unit(None)) == ("auto", "auto", None)
 
 

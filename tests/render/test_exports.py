@@ -8,6 +8,7 @@ import json
 import pickle
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -91,8 +92,19 @@ def test_markdown() -> None:
         "| :--- | ---: | ---: |",
         "| linear | 1.15 | 500.0 |",  # 2^60 is 1.15 x 10^18
         "| scan | - | - |",
-        r"| a\|b | -0.00 | &lt;0.01 |",
+        r"| a\|b | &gt;-0.0001 | &lt;0.0001 |",
     ]
+
+
+def test_a_small_model_in_a_paper_has_two_digits_beside_a_large_one() -> None:
+    table = Table("t", COLUMNS[:2], (("large", 15_500_000_000), ("small", 4_123_456)))
+    assert "| large | 15.50 |\n| small | 0.0041 |" in str(table.to_markdown())
+    assert r"small & 4.12 \\" in str(replace(table, units="M").to_latex())
+
+
+def test_a_column_without_values_has_no_unit_in_a_paper() -> None:
+    table = Table("t", (COLUMNS[0], Column("latency", "latency", "s")), (("a", None),), chosen=True)
+    assert str(table.to_markdown()).startswith("| op | latency |\n")
 
 
 @pytest.mark.parametrize(

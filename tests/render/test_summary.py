@@ -182,6 +182,15 @@ def test_names_cannot_break_a_line(vit):
     assert "\x1b" not in summary(nasty)
 
 
+def test_the_steps_of_several_models_are_their_calls(vit):
+    steps = {
+        f"{name} step {i}": StepTime(1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0) for i in (1, 2) for name in ("gan.g", "gan.d")
+    }
+    assert "one call of one of 2 models" in " ".join(summary(replace(vit, steps=steps)).split())
+    of_one = {f"step {i}": StepTime(1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0) for i in (1, 2)}
+    assert "one call of" not in summary(replace(vit, steps=of_one))
+
+
 def test_a_block_that_was_observed_for_long_is_said_to_be_too_long(vit):
     steps = {"step 1": StepTime(10.0, 10.0, 0.0, 0.0, 0.0, 0.0, 0)}
     texts = [summary(replace(vit, steps=steps, instruments=seconds)) for seconds in (15.0, 25.0)]

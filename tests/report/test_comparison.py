@@ -54,6 +54,18 @@ def test_inputs_are_a_column_where_they_differ_and_a_note_where_not() -> None:
     assert "inputs f32[4,8]" in str(same)
     assert "inputs" not in same.to_dicts()[0]
     assert [row["inputs"] for row in different.to_dicts()] == ["f32[4,8]", "f32[2,8]"]
+    chosen = compare([count(wide, X), count(wide, X[:2])], "model, flops")
+    assert "inputs: Linear f32[4,8], Linear (2) f32[2,8]" in str(chosen)
+
+
+def test_one_unit_for_the_columns_that_it_fits() -> None:
+    table = compare(reports(), "model, params, macs, memory", units="k")
+    first = str(table).splitlines()[2].split()
+    assert first[:4] == ["narrow", "144", "0.51", "k"]
+    assert first[-1] in ("B", "KiB")
+    assert "MACs (k)" in str(table.to_latex())
+    with pytest.raises(InputError, match="unknown units 'GB'"):
+        compare(reports(), units="GB")
 
 
 def test_models_of_one_class_have_rows_of_their_own() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -212,6 +213,9 @@ def test_predicted_times_stand_beside_the_bounds() -> None:
     assert found.prefill_binds == "compute"
     assert found.decode_binds == "memory"
     assert 0 < found.predicted_copy_seconds < found.predicted_per_token_seconds
+    assert "in a server" not in str(found)  # the copies take little of the time
+    copying = replace(found, predicted_copy_seconds=0.5 * found.predicted_per_token_seconds)
+    assert f"{8 / found.predicted_per_token_seconds:,.0f} tokens/s in a server" in str(copying)
     small = Device("small", {"bf16": 1e12}, bandwidth=1e12, memory=found.memory_bytes - 1)
     assert "do NOT fit into" in str(serving(model, prompt=512, new_tokens=9, batch=4, device=small))
     unknown = serving(model, prompt=512, new_tokens=1, device="MI300X")
