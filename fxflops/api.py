@@ -21,11 +21,11 @@ from .errors import (
 )
 from .model.callables import as_model, reference_to
 from .model.inputs import (
-    as_module,
     batch_dim_note,
     checked_autocast,
     checked_device,
     inputs_of_sizes,
+    opened_model,
     signature_of,
     summary_words,
 )
@@ -319,7 +319,7 @@ def summary(
         argument_names = [*inspect.signature(summary).parameters][1:-1]
         advice = f"it takes {', '.join(argument_names)}; {ADAPTER_TAKES}"
         raise _not_taken("summary", model, unknown, argument_names, advice, ADAPTER_TAKES)
-    model = as_module(model)
+    model = opened_model(model)
     has_inputs = bool(kwargs) or isinstance(model, Program)
     if (input_size is None) == (input_data is None) and (input_size is not None or not has_inputs):
         wrong = "summary() needs either input_size, such as input_size=(1, 3, 224, 224), or input_data=x"

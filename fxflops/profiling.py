@@ -86,7 +86,7 @@ class profile:
             raise unknown_arguments("profile", unknown, argument_names, INSTEAD)
         check_flags(strict=strict, lines=lines)
         self._samples_lines = lines
-        self._model = one_model(models)
+        self._model = models_as_one(models)
         given_models: Iterable[Any] = [models]
         if isinstance(models, (Mapping, Sequence)):
             given_models = models.values() if isinstance(models, Mapping) else models
@@ -225,7 +225,7 @@ def _optimizers(optimizer: Any) -> list[Optimizer]:
     return optimizers
 
 
-def one_model(models: Any) -> nn.Module:
+def models_as_one(models: Any) -> nn.Module:
     """Return the model, or for several models one module that contains them. Values of a mapping that are not modules are skipped."""
     if models is None:
         return Models()

@@ -25,17 +25,17 @@ from torch.utils.data import dataloader as _dataloader
 
 
 class Nobody:
-    """A class without instances. The class stands in for a class or function that this torch does not have."""
+    """A class without instances. The class replaces a class or function that this torch does not have."""
 
 
 # From each optional name to whether this torch has the name.
 OPTIONAL: dict[str, bool] = {}
 
 
-def _optional(path: str, stand_in: Any) -> Any:
-    """Return torch's object with this dotted name; return ``stand_in`` if torch has no such object."""
-    found = reduce(lambda owner, name: getattr(owner, name, stand_in), path.split(".")[1:], torch)
-    OPTIONAL[path] = found is not stand_in
+def _optional(path: str, otherwise: Any) -> Any:
+    """Return torch's object with this dotted name; return ``otherwise`` if torch has no such object."""
+    found = reduce(lambda owner, name: getattr(owner, name, otherwise), path.split(".")[1:], torch)
+    OPTIONAL[path] = found is not otherwise
     return found
 
 
@@ -387,8 +387,8 @@ def fake_group(rank: int, size: int) -> Iterator[None]:
         torch.distributed.destroy_process_group()
         debug._clear_sharding_prop_cache()
         getattr(_redistribute, "_planner_cache", {}).clear()  # older versions have no such cache
-        for held in vars(_redistribute).values():
-            getattr(held, "cache_clear", int)()
+        for value in vars(_redistribute).values():
+            getattr(value, "cache_clear", int)()
 
 
 def done(results: list[torch.Tensor]) -> torch.ScriptObject:
@@ -642,8 +642,8 @@ def graphs_of(module: Any) -> list[Any]:
 
     The graphs contain the tensors that ``torch.jit.freeze`` has made constants. Without the graphs, a frozen model has no weights.
     """
-    held = getattr(module, "_c", None)
-    methods = [] if held is None else [held._get_method(name) for name in held._method_names()]
+    compiled = getattr(module, "_c", None)
+    methods = [] if compiled is None else [compiled._get_method(name) for name in compiled._method_names()]
     return [method.graph for method in methods if hasattr(method, "graph")]
 
 
@@ -704,8 +704,8 @@ def packed_in_script(script: Any) -> list[Any]:
     """
     compiled = vars(script).get("_c")
     names = ("_packed_params", "_packed_weight")
-    held = [compiled.getattr(name) for name in names if compiled is not None and compiled.hasattr(name)]
-    objects = [value for value in held if isinstance(value, torch.ScriptObject)]
+    attributes = [compiled.getattr(name) for name in names if compiled is not None and compiled.hasattr(name)]
+    objects = [value for value in attributes if isinstance(value, torch.ScriptObject)]
     return [value for value in objects if class_of_script_object(value).startswith("__torch__.torch.classes.")]
 
 

@@ -20,7 +20,7 @@ from .errors import InputError, OutOfMemoryError, RunError, check_flags, of_kind
 from .meters.history import History
 from .model.callables import as_model
 from .model.generators import generator_of
-from .model.inputs import as_module, checked_autocast, checked_device, checked_model, signature_of
+from .model.inputs import checked_autocast, checked_device, checked_model, opened_model, signature_of
 from .model.locks import locked_in_mode
 from .model.modules import modules_of, state_tensors
 from .model.optimizer import OptimizerLike, checked_optimizer
@@ -371,7 +371,7 @@ def plan_checkpoints(
         InputError: as for :func:`count`.
         RunError: as for :func:`count`.
     """
-    model = checked_model(as_module(model))
+    model = checked_model(opened_model(model))
     checked_optimizer(optimizer, True)
     checked_autocast(autocast)
     room = room_of(model, memory, device)

@@ -19,7 +19,7 @@ from torch import nn
 from ..counting.collectives import collectives
 from ..errors import InputError, RunError, errors_of_kind
 from ..model.modules import all_modules
-from ..profiling import one_model, profile
+from ..profiling import models_as_one, profile
 from ..report.report import Report
 from ..torch_internals import fake_errors_unlogged, fake_group, fake_tensors
 from ..trace.fake_constants import MOST
@@ -244,7 +244,9 @@ def _reports(made: Any, passes: int | None) -> list[Report]:
     model, step = found
     first, *others = [()] if passes is None else [(1,), (2,)] if passes > 2 else [(passes,)]
     step(*first)  # creates the optimizer's state
-    replicas = [each for each in all_modules(one_model(model)) if isinstance(each, nn.parallel.DistributedDataParallel)]
+    replicas = [
+        each for each in all_modules(models_as_one(model)) if isinstance(each, nn.parallel.DistributedDataParallel)
+    ]
     for _ in range(max((1 + each.static_graph for each in replicas), default=0)):
         step(*first)  # DDP rebuilds its buckets once, before a later step
     reports = []

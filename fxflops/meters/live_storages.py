@@ -9,7 +9,7 @@ keep a weak reference to the storage. The callback of this reference runs when P
   the beginning of the run to its end. They are known by their address alone, without a weak reference: the model keeps them alive, and
   making the references would slow down each count.
 - *Dropped*: held storages that the run gives up all the same, because the model has replaced the tensor (found by
-  :class:`~fxflops.model.holders.Holders`) or has given it other memory (``x.data = y``: the tensor is *reassigned*). Only fxflops
+  :class:`~fxflops.model.references.References`) or has given it other memory (``x.data = y``: the tensor is *reassigned*). Only fxflops
   still keeps them then, to restore the model. Before each new peak, fxflops looks for dropped storages and stops counting them.
 - *Stand-ins*: in a run on meta, the storages of the meta tensors that represent real tensors. A stand-in has no bytes and no number of
   its own: it shares the number of the real storage.
@@ -29,8 +29,8 @@ import torch
 
 from ..errors import InputError
 from ..model.hidden import hidden_from_modes
-from ..model.holders import Holders
 from ..model.pytree import stored, tensors_given
+from ..model.references import References
 from ..model.tensor_state import aliases_of
 from ..records import BACKWARD, Call, Spec
 from ..records.tensors import NUMBERS, ORDINARY, spec_of
@@ -95,7 +95,7 @@ class LiveStorages:
         self._held_stand_ins: dict[int, Any] = {}
         # All other meta storages, by id: a weak reference to the meta storage, and the storage that the meta storage keeps alive.
         self._stand_ins: dict[int, tuple[weakref.ref[Any], Any]] = {}
-        self._replaceable: Holders | None = None
+        self._replaceable: References | None = None
         # For each held storage passed to may_reassign, by address: the tensor that may be reassigned, and the storage's bytes.
         self._maybe_reassigned: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
         # By id: the storages that the model has asked for since the last _read_sizes, and the storages that it asked for earlier.
@@ -208,7 +208,7 @@ class LiveStorages:
         nbytes = state.untyped_storage().nbytes()
         self._watch(owner, nbytes, self.memory_log.add(spec_of(state), nbytes))
 
-    def follow_replaced(self, replaceable: Holders) -> None:
+    def follow_replaced(self, replaceable: References) -> None:
         """Look for dropped storages from now on; ``replaceable`` finds tensors that the model has replaced."""
         self._replaceable = replaceable
 
@@ -224,7 +224,7 @@ class LiveStorages:
         if storage is not None and storage._cdata in self._held:
             self._maybe_reassigned[storage._cdata] = weakref.ref(tensor), storage.nbytes()
 
-    def _remove_dropped(self, replaceable: Holders) -> None:
+    def _remove_dropped(self, replaceable: References) -> None:
         """Stop counting dropped storages. Needed only before a new peak."""
         if self._maybe_reassigned:
             self._remove_reassigned()

@@ -17,7 +17,7 @@ from torch import nn
 from ..errors import InputError, of_kind
 from ..records.containers import MAPPINGS, SEQUENCES, SETS, items_of, pairs_of
 from ..torch_internals import original_of, script_module_of
-from .inputs import as_module, checked_model, named_inputs
+from .inputs import checked_model, named_inputs, opened_model
 from .installed import TORCH, is_installed, is_user_module
 from .modules import Called, all_modules, unique
 from .outside import names_of
@@ -53,7 +53,7 @@ def as_model(
     Raises InputError for a class and for anything that cannot be called. The error also has the types ``kinds`` (default: TypeError).
     """
     kinds = kinds or (TypeError,)
-    model = as_module(model, *kinds)
+    model = opened_model(model, *kinds)
     if models is not None and isinstance(model, nn.Module):
         raise of_kind(InputError("models= is only for callables: omit it for a torch.nn.Module"), *kinds)
     if isinstance(model, nn.Module):
@@ -76,8 +76,8 @@ def as_model(
     unnamed = unique(module for module in reached_modules if id(module) not in root_ids)
     # Reports and errors show a model's class name, so name the class after the callable, as torch.fx does for a GraphModule.
     cls = type(name_of(model), (Called,), {})
-    stand_in: nn.Module = cls(as_function(model), roots, search.reached, unnamed, search.classes)
-    return stand_in
+    called: nn.Module = cls(as_function(model), roots, search.reached, unnamed, search.classes)
+    return called
 
 
 def models_by_path(models: Any) -> dict[str, nn.Module]:

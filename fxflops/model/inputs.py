@@ -46,8 +46,8 @@ def checked_model(model: Any, *kinds: type[Exception]) -> nn.Module:
     return original_of(model)
 
 
-def as_module(model: Any, *kinds: type[Exception]) -> Any:
-    """Return a torch.export program, or the model in a file or folder, as a module to count. Return any other value unchanged.
+def opened_model(model: Any, *kinds: type[Exception]) -> Any:
+    """If ``model`` is a torch.export program, or the path of a file or folder, return its model as a module. Return any other value unchanged.
 
     Raises InputError for a path that does not exist. The error also has the types ``kinds`` (default: TypeError).
     """

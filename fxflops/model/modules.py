@@ -111,7 +111,7 @@ class Called(nn.Module):
 
 
 class Group(nn.Module):
-    """A stand-in for an object, a list or a mapping that contains modules. Groups are never called."""
+    """A module that represents an object, a list or a mapping that contains modules. Groups are never called."""
 
 
 def label_of(model: nn.Module) -> str:

@@ -251,7 +251,7 @@ def objects_of_optimizer(optimizer: OptimizerLike | None) -> list[Any]:
 
 
 @hidden_from_modes
-def held_by_hooks(parameters: Iterable[Any]) -> Optimizer | None:
+def optimizer_in_hooks(parameters: Iterable[Any]) -> Optimizer | None:
     """Return an optimizer that is reachable from the hooks of parameters, or None. Hooks of parameters may step the optimizer in a backward pass."""
     hook_groups = [(vars(p), p._post_accumulate_grad_hooks, p._backward_hooks) for p in parameters]
     hooked = [each for group in hook_groups for each in group if each]

@@ -14,7 +14,7 @@ from .modules import parameters_of
 
 
 @contextmanager
-def resharded(model: nn.Module) -> Iterator[Inventory]:
+def with_sharded_parameters(model: nn.Module) -> Iterator[Inventory]:
     """Reshard a model's gathered parameters, e.g. after an evaluation. Gather the parameters again at the end of the block.
 
     Yields the model's inventory, with the sharded parameters.

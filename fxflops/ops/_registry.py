@@ -166,7 +166,7 @@ class FormulaRegistry:
 
     @staticmethod
     def operator(name: str) -> Any:
-        """Return the operator of this name, e.g. ``"aten::mm"``: its packet, or a stand-in if this process does not have it."""
+        """Return the operator of this name, e.g. ``"aten::mm"``: its packet, or a named placeholder if this process does not have it."""
         return target_of(name)
 
     def find_class(self, cls: type) -> tuple[type | None, Formula | None]:

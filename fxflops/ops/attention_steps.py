@@ -66,12 +66,12 @@ def _fused(query: Placed, mask: Placed | None) -> Result | None:
     strides = like(query)
     if strides is None or query.dtype not in (torch.float32, *HALVES):
         return None
-    held, (*batch, n, _) = Lifetimes(), query
+    lifetimes, (*batch, n, _) = Lifetimes(), query
     if mask is not None and mask.dtype is torch.bool:
-        _numbers(held, mask, query.dtype)
-    out = held.make(Spec(query, query.dtype))
-    held.make(Spec((*batch, n), torch.float32))
-    return Result(out, strides, held.temporaries(out))
+        _numbers(lifetimes, mask, query.dtype)
+    out = lifetimes.make(Spec(query, query.dtype))
+    lifetimes.make(Spec((*batch, n), torch.float32))
+    return Result(out, strides, lifetimes.temporaries(out))
 
 
 def _products(query: Placed, key: Placed, value: Placed, mask: Placed | None, is_causal: bool) -> Result | None:
@@ -84,44 +84,44 @@ def _products(query: Placed, key: Placed, value: Placed, mask: Placed | None, is
         or (mask is not None and broadcast((*batch, n, s), mask) != (*batch, n, s))
     ):
         return None
-    held, dtype = Lifetimes(), query.dtype
+    lifetimes, dtype = Lifetimes(), query.dtype
     if mask is not None and mask.dtype is torch.bool:
-        _numbers(held, mask, dtype)
-    queries = held.make(Spec(query, dtype))
+        _numbers(lifetimes, mask, dtype)
+    queries = lifetimes.make(Spec(query, dtype))
     if is_causal:
-        ones = held.make(Spec((n, s), torch.bool))
-        triangle = held.make(Spec((n, s), torch.bool))
-        held.free(ones)
-        _numbers(held, triangle, dtype)
-        held.free(triangle)
+        ones = lifetimes.make(Spec((n, s), torch.bool))
+        triangle = lifetimes.make(Spec((n, s), torch.bool))
+        lifetimes.free(ones)
+        _numbers(lifetimes, triangle, dtype)
+        lifetimes.free(triangle)
     transposed = (*key[:-2], d, s), (*key.strides[:-2], key.strides[-1], key.strides[-2])
-    keys = held.make(Spec(transposed[0], dtype))
+    keys = lifetimes.make(Spec(transposed[0], dtype))
     lying = pointwise(query, [(query, query.strides)]), pointwise(transposed[0], [transposed])
     if lying[0] is None or lying[1] is None:
         return None
     copies = [
-        held.make(_batched(each))
+        lifetimes.make(_batched(each))
         for each in (placed(queries, lying[0]), placed(keys, lying[1]))
         if not _is_batched(each)
     ]
-    scores = held.make(Spec((*batch, n, s), dtype))
-    held.free(*copies, keys)
-    held.make(Spec(scores, dtype))  # the weights
+    scores = lifetimes.make(Spec((*batch, n, s), dtype))
+    lifetimes.free(*copies, keys)
+    lifetimes.make(Spec(scores, dtype))  # the weights
     if mask is not None:  # a fully masked row becomes zeros (_safe_softmax)
         left_out = Spec(scores, torch.bool), Spec((*batch, n, 1), torch.bool), Spec((), dtype)
-        held.free(*[held.make(each) for each in left_out])
-    held.free(scores)
+        lifetimes.free(*[lifetimes.make(each) for each in left_out])
+    lifetimes.free(scores)
     if not _is_batched(value):
-        held.make(_batched(value))
-    out = held.make(Spec((*batch, n, v), dtype))
-    return Result(out, contiguous(out), held.temporaries(out))
+        lifetimes.make(_batched(value))
+    out = lifetimes.make(Spec((*batch, n, v), dtype))
+    return Result(out, contiguous(out), lifetimes.temporaries(out))
 
 
-def _numbers(held: Lifetimes, mask: Spec, dtype: torch.dtype) -> None:
+def _numbers(lifetimes: Lifetimes, mask: Spec, dtype: torch.dtype) -> None:
     """Track the tensors of converting a boolean mask to numbers: two scalar tensors, and the mask of numbers."""
-    chosen = [held.make(Spec((), dtype)) for _ in range(2)]
-    held.make(Spec(mask, dtype))
-    held.free(*chosen)
+    chosen = [lifetimes.make(Spec((), dtype)) for _ in range(2)]
+    lifetimes.make(Spec(mask, dtype))
+    lifetimes.free(*chosen)
 
 
 def _batched(operand: Spec) -> Spec:

@@ -182,9 +182,9 @@ def einsum_shape(equation: Any, *operands: Any) -> Result | None:
     batch, rows, columns, inner = (
         math.prod(max(left[dim], right[dim]) for dim in dims) for dims in (*product_of, sums)
     )
-    held = Lifetimes()
+    lifetimes = Lifetimes()
     copies = [
-        held.make(Spec(sizes, left.dtype))
+        lifetimes.make(Spec(sizes, left.dtype))
         for operand, order, sizes in (
             (left, (*both, *of_left, *sums), (batch, rows, inner)),
             (right, (*both, *sums, *of_right), (batch, inner, columns)),
@@ -192,8 +192,8 @@ def einsum_shape(equation: Any, *operands: Any) -> Result | None:
         if viewed(placed(Spec(tuple([operand[dim] for dim in order])), [operand.strides[dim] for dim in order]), sizes)
         is None
     ]
-    held.make(out)
-    held.free(*copies)
+    lifetimes.make(out)
+    lifetimes.free(*copies)
     order = [*both, *of_left, *sums, *of_right]
     shape = [1 if dim in sums else sizes[dim] for dim in order]
     lying = viewed(placed(Spec((batch, rows, columns)), contiguous((batch, rows, columns))), shape)
@@ -202,7 +202,7 @@ def einsum_shape(equation: Any, *operands: Any) -> Result | None:
     strides = dict(zip(order, lying, strict=True))
     aligned = placed(Spec(tuple([1 if dim in sums else sizes[dim] for dim in dims])), [strides[dim] for dim in dims])
     final = viewed(aligned, out) if len(dims) > kept else aligned.strides
-    return None if final is None else Result(out, final, held.temporaries(out))
+    return None if final is None else Result(out, final, lifetimes.temporaries(out))
 
 
 def _aligned(equation: str, tensors: Sequence[Placed]) -> tuple[Placed, Placed, int]:

@@ -205,10 +205,10 @@ def condition_by_values(
 
     For the norms 2 and -2, it is the ratio of two values. For "nuc", it is the sum of the values times the sum of their reciprocals.
     """
-    held = matrix_norm_by_values(tensors, A, 2 if p is None else p, needs_grad=needs_grad)
-    if held is None or p != "nuc":
-        return held
-    (values,) = held
+    temporaries = matrix_norm_by_values(tensors, A, 2 if p is None else p, needs_grad=needs_grad)
+    if temporaries is None or p != "nuc":
+        return temporaries
+    (values,) = temporaries
     total = Spec(A[:-2], values.dtype)
     return values, total, values, total
 
@@ -234,7 +234,7 @@ def rank_by_values(
     bound = Spec((*A[:-2], 1), torch.float64)
     made_absolute = (values, values) if hermitian else ()
     scaled, compared = (values, *largest, bound, bound), (values, *largest, bound, Spec(values, torch.bool))
-    return max(made_absolute, scaled, compared, key=lambda held: sum(spec.nbytes for spec in held))
+    return max(made_absolute, scaled, compared, key=lambda specs: sum(spec.nbytes for spec in specs))
 
 
 def _real(dtype: torch.dtype) -> torch.dtype:

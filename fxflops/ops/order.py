@@ -67,7 +67,7 @@ def selected(
     masked = Spec(input, torch.bool)
     first = (*copied, masked) if dim is None else (masked,)
     then = *copied, Spec((56 * rows * quantiles,), torch.uint8)
-    return max(first, then, key=lambda held: [sum(spec.nbytes for spec in held)])
+    return max(first, then, key=lambda specs: [sum(spec.nbytes for spec in specs)])
 
 
 @formula(*named("unique", "_unique", "_unique2"))

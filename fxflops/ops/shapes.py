@@ -103,7 +103,7 @@ def _with_strides(value: Any, strides: Iterator[Strides]) -> Any:
     return value
 
 
-def held_unwatched(ran: Operation, tensors: Sequence[Strided], device: str, needs_grad: bool) -> Temporaries | None:
+def unseen_temporaries(ran: Operation, tensors: Sequence[Strided], device: str, needs_grad: bool) -> Temporaries | None:
     """Return the tensors alive at the peak of a call that a dispatch mode would change, or None for any other call."""
     rule, parameters = UNWATCHED[ran.target]
     if ran.kwargs and ran.kwargs.get("out") is not None:  # torch.norm calls itself again with out=None

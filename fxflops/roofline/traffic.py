@@ -100,8 +100,8 @@ def nbytes(spec: Spec) -> int:
     """Return the bytes of a tensor's elements. For a sparse tensor, these are its stored values; for a nested tensor, its parts."""
     if "parts" in spec.facts:
         return _sum(spec.facts["parts"])
-    held = int(spec.facts["nnz"]) if "nnz" in spec.facts else spec.numel()
-    return held * spec.dtype.itemsize
+    elements = int(spec.facts["nnz"]) if "nnz" in spec.facts else spec.numel()
+    return elements * spec.dtype.itemsize
 
 
 def compute_dtype(call: Call) -> str:

@@ -18,7 +18,7 @@ from .uncompiled import uncompiled
 
 
 @contextmanager
-def initialized(
+def with_initialized_parameters(
     model: nn.Module, inventory: Inventory, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Iterator[Inventory]:
     """Yield the model's inventory after a run on these inputs has initialized the lazy parameters, so that all parameters have shapes.

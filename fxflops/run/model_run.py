@@ -20,7 +20,6 @@ from ..meters.event_stopwatch import without_seconds
 from ..meters.live_storages import LiveStorages, Named
 from ..meters.stopwatch import StoppedStopwatch, Stopwatch
 from ..model.hidden import hidden_from_modes
-from ..model.holders import Holders
 from ..model.modules import Called, class_name, parameters_of
 from ..model.optimizer import (
     INSTEAD,
@@ -28,12 +27,13 @@ from ..model.optimizer import (
     StandIns,
     gradients_kept,
     gradients_of,
-    held_by_hooks,
     made_optimizer,
     objects_of_optimizer,
+    optimizer_in_hooks,
     states_of,
     zero_gradients,
 )
+from ..model.references import References
 from ..ops import FormulaRegistry
 from ..records import BACKWARD, specs_in
 from ..records.tensors import spec_of
@@ -296,7 +296,7 @@ def _reason_for_real_tensors(subject: Subject) -> str:
     if is_replicated or is_sharded(subject.state):
         return "its parameters are distributed over several processes"
     # On meta, a hook gets a meta tensor instead of its parameter. So a hook that looks up the parameter's optimizer would not find it.
-    optimizer = held_by_hooks(parameters_of(subject.model)) if trains and not subject.has_meta else None
+    optimizer = optimizer_in_hooks(parameters_of(subject.model)) if trains and not subject.has_meta else None
     return "" if optimizer is None else f"hooks on its parameters use an optimizer ({type(optimizer).__name__})"
 
 
@@ -462,7 +462,7 @@ def _forward_and_backward(subject: Subject, observer: Observer) -> Any:
     """Observe a run of the model, and its backward pass if requested; return the output."""
     args, kwargs = subject.rewound_inputs()
     tensors_before = [*subject.state, *subject.snapshot.other_tensors()]
-    replaceable = Holders(subject.inventory.modules, (*args, *kwargs.values()), tensors_before)
+    replaceable = References(subject.inventory.modules, (*args, *kwargs.values()), tensors_before)
     observer.instruments.storages.follow_replaced(replaceable)
     if replaceable.has_any():
         # Remember the layouts before the references to tensors are counted, because remembering adds references.

@@ -13,15 +13,15 @@ from ..errors import InputError, OutOfMemoryError, RunError, errors_of_kind
 from ..meters.accelerator import accelerator_of
 from ..meters.allocated import memory_text
 from ..meters.live_storages import LiveStorages
-from ..model.inputs import as_call, as_module, checked_model, is_compiled, is_compiled_whole, shape_given
+from ..model.inputs import as_call, checked_model, is_compiled, is_compiled_whole, opened_model, shape_given
 from ..model.locks import locked_in_mode
 from ..model.optimizer import gradients_of, optimizer_mismatch
 from ..model.scripts import with_calls_seen
-from ..model.shards import resharded
+from ..model.shards import with_sharded_parameters
 from ..trace.compiler import unseen
 from ..trace.modes import are_observed
 from ..trace.source import line_that_raised, modules_that_raised
-from .lazy import initialized
+from .lazy import with_initialized_parameters
 from .request import Request
 from .subject import Subject
 from .unbatched import batch_advice, size_advice
@@ -42,7 +42,7 @@ def prepared_subject(
     inputs, and for an optimizer that has none of the model's parameters. If the model raises on inputs that are shapes instead of
     tensors, InputError is raised, too.
     """
-    users_model = as_module(model)
+    users_model = opened_model(model)
     if request.counts_only and isinstance(users_model, torch.jit.ScriptModule):
         users_model = with_calls_seen(users_model)
     model = checked_model(users_model)
@@ -52,7 +52,7 @@ def prepared_subject(
         raise InputError(problem)
     mode = request.mode_of_modules
     with (
-        resharded(model) as inventory,
+        with_sharded_parameters(model) as inventory,
         errors_of_kind(),
         # Without gradients, the meta world reuses results instead of running kernels.
         torch.set_grad_enabled(request.backward),
@@ -63,7 +63,7 @@ def prepared_subject(
         subject: Subject | None = None
         try:
             # Lazy modules get their shapes from a run of the model, whose effects are undone.
-            with initialized(model, inventory, positional, named) as initialized_inventory:
+            with with_initialized_parameters(model, inventory, positional, named) as initialized_inventory:
                 compiled = is_compiled(
                     [users_model, *initialized_inventory.functions_of], map(type, initialized_inventory.modules)
                 )

@@ -249,10 +249,10 @@ def _serving(
     weights = steps.weight_bytes(1, prompt)
     # The sizes of the cache after the prompt and after each decode step.
     # If there are no decode steps, add the size after one decode step, to show how much one token adds to the cache.
-    held = steps.cache_along(range(prompt, max(pasts.stop, prompt + 1) + 1))
-    grown = [(after - before) // batch for before, after in pairwise(held)]
-    moved = [weights + found for _, found in zip(pasts, held, strict=False)]
-    written = steps.weight_bytes(prompt) + held[0]
+    cache_sizes = steps.cache_along(range(prompt, max(pasts.stop, prompt + 1) + 1))
+    grown = [(after - before) // batch for before, after in pairwise(cache_sizes)]
+    moved = [weights + found for _, found in zip(pasts, cache_sizes, strict=False)]
+    written = steps.weight_bytes(prompt) + cache_sizes[0]
     times = [_least(on, steps, step.least_macs, found) for step, found in zip(decode, moved, strict=True)]
     ends = [steps.run(1, past) for past in sorted({*pasts[:1], *pasts[-1:]})]
     steps_predicted = _predictions(on, ends)
@@ -266,7 +266,7 @@ def _serving(
         step_flops=tuple(step.flops for step in decode),
         step_bytes=tuple(moved),
         weight_bytes=weights,
-        cache_bytes=held[len(pasts)],
+        cache_bytes=cache_sizes[len(pasts)],
         cache_bytes_per_token=grown[0],
         device=on,
         first_token_seconds=None if on is None else _least(on, steps, steps.least_macs(prompt), written),

@@ -129,13 +129,13 @@ def _structures(layers: Mapping[str, nn.Module]) -> dict[str, Any]:
     """
     found: dict[str, dict[Any, Any]] = {}
     for name, layer in layers.items():
-        held = found[name] = {}
+        facts = found[name] = {}
         for i, module in enumerate(all_modules(layer)):
-            held[i, ""] = type(module)
-            held |= {(i, key): (type(v), v) for key, v in [*vars(module).items()] if type(v) in NUMBERS}
-            held |= {(i, key): p if p is None else (p.shape, p.dtype) for key, p in module._parameters.items()}
+            facts[i, ""] = type(module)
+            facts |= {(i, key): (type(v), v) for key, v in [*vars(module).items()] if type(v) in NUMBERS}
+            facts |= {(i, key): p if p is None else (p.shape, p.dtype) for key, p in module._parameters.items()}
     first = next(iter(found.values()))
-    numbers = {key for key in first if all(held.get(key) == (int, int(name)) for name, held in found.items())}
+    numbers = {key for key in first if all(facts.get(key) == (int, int(name)) for name, facts in found.items())}
     return {
-        name: tuple((key, value) for key, value in held.items() if key not in numbers) for name, held in found.items()
+        name: tuple((key, value) for key, value in facts.items() if key not in numbers) for name, facts in found.items()
     }

@@ -54,20 +54,20 @@ def _capability(original: Callable[..., tuple[int, int]]) -> Callable[..., tuple
     return asked
 
 
-STAND_INS = ((torch.autocast, "__init__", _region_made), (torch.cuda, "get_device_capability", _capability))
-"""For each function to replace: its owner, its name, and a function that wraps the original in its stand-in."""
+REPLACEMENTS = ((torch.autocast, "__init__", _region_made), (torch.cuda, "get_device_capability", _capability))
+"""For each function to replace: its owner, its name, and a function that makes the replacement from the original."""
 
 
 def _replace() -> None:
-    for owner, name, stand_in_of in STAND_INS:
+    for owner, name, replacement_of in REPLACEMENTS:
         original = getattr(owner, name)
-        stand_in = wraps(original)(stand_in_of(original))
-        setattr(owner, name, stand_in)
-        _replaced.append((owner, name, original, stand_in))
+        replacement = wraps(original)(replacement_of(original))
+        setattr(owner, name, replacement)
+        _replaced.append((owner, name, original, replacement))
 
 
 def _restore() -> None:
     while _replaced:
-        owner, name, original, stand_in = _replaced.pop()
-        if getattr(owner, name) is stand_in:  # otherwise other code has wrapped our stand-in and still calls it
+        owner, name, original, replacement = _replaced.pop()
+        if getattr(owner, name) is replacement:  # otherwise other code has wrapped our replacement and still calls it
             setattr(owner, name, original)

@@ -11,7 +11,7 @@ import torch
 from ..model.pytree import tensors_given
 from ..ops._libraries import LibraryFunction
 from ..ops._rules import UNWATCHED
-from ..ops.shapes import held_unwatched
+from ..ops.shapes import unseen_temporaries
 from ..records import Operation, specs_in
 from ..records.tensors import spec_of
 from ..torch_internals import (
@@ -113,7 +113,7 @@ class CallRunner(ThreadPart):
         needs_grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
         operation = Operation("", func, spec_of(args), spec_of(kwargs), None)
         strided = [(tensor.shape, tensor.stride()) for tensor in tensors]
-        temporaries = held_unwatched(operation, strided, device.type, needs_grad)
+        temporaries = unseen_temporaries(operation, strided, device.type, needs_grad)
         if temporaries is None:
             return NotImplemented
         with disable_current_modes():

@@ -1,6 +1,6 @@
 """The kernels that torch chooses on an NVIDIA GPU, for machines without a GPU, where torch itself cannot choose them.
 
-The assumed GPU is an H100 (compute capability 9.0) with the cuDNN that torch is built with. Each stand-in takes the arguments of
+The assumed GPU is an H100 (compute capability 9.0) with the cuDNN that torch is built with. Each function here takes the arguments of
 a torch function, and calls the operators that the function dispatches on the GPU. The rules come from
 https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/transformers/cuda/sdp_utils.cpp
 """
@@ -167,7 +167,7 @@ def takes_one_head() -> bool:
 
 
 def _layer(mode: int, cells: bool) -> Any:
-    """Return the stand-in for a recurrent function such as ``torch.gru`` or, with ``cells``, ``torch.lstm``: one cuDNN kernel.
+    """Return the GPU's version of a recurrent function such as ``torch.gru`` or, with ``cells``, ``torch.lstm``: one cuDNN kernel.
 
     For a packed sequence, the argument after the data is a tuple of the batch sizes (see :func:`with_batch_sizes`).
     """
@@ -219,8 +219,8 @@ def with_batch_sizes(args: tuple[Any, ...]) -> tuple[Any, ...]:
         return args[0], tuple(args[1].tolist()), *args[2:]
 
 
-STAND_INS: dict[Any, Any] = {
+ON_GPU: dict[Any, Any] = {
     F.scaled_dot_product_attention: attention,
     **{getattr(torch, name): _layer(mode, name == "lstm") for name, mode in MODES.items()},
 }
-"""For each torch function, the stand-in that calls the GPU's operators."""
+"""For each torch function, the function that calls the GPU's operators instead."""

@@ -30,7 +30,7 @@ from ..torch_internals import (
     fused_sdp_choice,
     outside_transforms,
 )
-from .cuda_kernels import STAND_INS, is_packed, takes_plain_products, with_batch_sizes
+from .cuda_kernels import ON_GPU, is_packed, takes_plain_products, with_batch_sizes
 from .memo import Unknown, call_key
 from .modes import transformed
 from .whole_kernels import WHOLE, WHOLE_ON_GPUS
@@ -185,7 +185,7 @@ class DeviceKernels:
         with disable_current_modes():
             plain_tensors = [tensor.detach() for tensor in tensors]
         if self.is_absent() or (func in RECURRENT and is_packed(template[0])):
-            func = STAND_INS.get(func, func)
+            func = ON_GPU.get(func, func)
         # Let autograd save nothing in this trial run, because the real call saves its own tensors.
         # A checkpoint around the call must not see the tensors of the trial run.
         unsaved = saved_tensors_hooks(lambda t: None, torch.Tensor)

@@ -27,7 +27,7 @@ CALL_ATTRIBUTE = "_compiled_call_impl"
 
 
 class ObservedModule:
-    """A module in a run, with what the observer knows about the module, and a stand-in for its calls.
+    """A module in a run, with what the observer knows about the module, and a replacement for its calls.
 
     ``formula`` counts a call of the module as a whole: None if the module is not a leaf, UNKNOWN until the formula is looked up.
     ``initial`` has the module's settings at the start of the run, if they are needed. ``settings`` has the settings that
@@ -59,7 +59,7 @@ class ObservedModule:
         attributes[CALL_ATTRIBUTE] = self
 
     def leave(self) -> None:
-        """Remove the stand-in; restore the call that :meth:`torch.nn.Module.compile` had set."""
+        """Remove the replacement; restore the call that :meth:`torch.nn.Module.compile` had set."""
         attributes = self.module.__dict__
         if attributes.get(CALL_ATTRIBUTE) is self:
             del attributes[CALL_ATTRIBUTE]
@@ -74,7 +74,7 @@ class ObservedModule:
         return self.call(self, *args, **kwargs) if called is module else called._call_impl(*args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
-        """Return None: a copy of the module's attributes has no stand-in."""
+        """Return None: a copy of the module's attributes has no replaced call."""
 
 
 UNKNOWN = object()

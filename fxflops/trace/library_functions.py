@@ -99,7 +99,7 @@ def run_without_values(function: LibraryFunction, arguments: Mapping[str, Any]) 
     result = _with_names(rule.result, specs)
     saved = [] if rule.saved is None else _with_names(rule.saved, specs)
     result_specs = [*_specs_in(result)]
-    results = iter(StandIn.apply(result_specs, saved, device, *tensors) if result_specs else ())
+    results = iter(WithoutValues.apply(result_specs, saved, device, *tensors) if result_specs else ())
     return _filled(result, results, arguments)
 
 
@@ -138,8 +138,8 @@ def nodes_between(out: Any, arguments: Any) -> list[Any]:
     return nodes
 
 
-class StandIn(Whole):
-    """A stand-in for a library's kernel on tensors without values. It allocates the results, and gradients shaped like the arguments."""
+class WithoutValues(Whole):
+    """A library's kernel on tensors without values. It allocates the results, and gradients shaped like the arguments."""
 
     @staticmethod
     def forward(

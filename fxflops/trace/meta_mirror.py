@@ -88,7 +88,7 @@ HOLDS = "the shapes inside a sparse or nested tensor depend on values, and tenso
 class MetaMirror(ModelTensors):
     """The meta tensors of real tensors. Each real tensor has one meta tensor, as long as the real tensor lives.
 
-    ``state`` has the tensors of the model and its inputs. ``is_held(tensor)`` returns whether any other tensor existed
+    ``state`` has the tensors of the model and its inputs. ``existed_before(tensor)`` returns whether any other tensor existed
     before the run; ``before_write(value, is_new)`` must be called before a tensor with values changes; ``on_mirrored(tensor, meta)`` is
     called for each new pair, ``on_stranger(tensor)`` for each tensor of unknown origin.
 
@@ -102,7 +102,7 @@ class MetaMirror(ModelTensors):
     def __init__(
         self,
         state: Iterable[torch.Tensor],
-        is_held: Callable[[torch.Tensor], bool] = lambda tensor: False,
+        existed_before: Callable[[torch.Tensor], bool] = lambda tensor: False,
         before_write: Callable[..., None] = lambda *_: None,
         shared_form: Callable[..., Form] | None = None,
     ) -> None:
@@ -114,7 +114,7 @@ class MetaMirror(ModelTensors):
         # The meta world sets these two functions, to update the run's live storages.
         self.on_mirrored: Callable[[torch.Tensor, torch.Tensor], None] = lambda *_: None
         self.on_stranger: Callable[[torch.Tensor], None] = lambda _: None
-        self._is_held = is_held
+        self._existed_before = existed_before
         self.before_write = before_write
         self._state = {id(tensor): tensor for tensor in state}
         self.is_of_meta = any(tensor.is_meta for tensor in self._state.values())
@@ -331,7 +331,7 @@ class MetaMirror(ModelTensors):
         for tensor in tensors_given(value):
             registered = self.registered.get(id(tensor))
             is_known = id(tensor) in self._state or (registered is not None and registered[0]() is tensor)
-            if not is_known and not self._is_held(tensor):
+            if not is_known and not self._existed_before(tensor):
                 self.unknown_origin = True
                 self.on_stranger(tensor)
             if _is_on_meta(tensor):

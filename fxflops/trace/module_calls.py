@@ -1,4 +1,4 @@
-"""Observe module calls, by hooks or by stand-ins that can skip a module's forward."""
+"""Observe module calls, by hooks, or by replaced calls that can skip a module's forward."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class ModuleCalls(ThreadPart):
         self._hooks = Hooks()
 
     def attach(self, pre_hook: Callable[..., None], post_hook: Callable[..., None]) -> None:
-        """Attach to each module either hooks, or a stand-in for its call that can skip its forward.
+        """Attach to each module either hooks, or a replacement for its call that can skip its forward.
 
         ``pre_hook(module, args, kwargs)`` and ``post_hook(module, args, kwargs, out)`` find the parts of the thread that calls them.
         """
@@ -75,19 +75,19 @@ class ModuleCalls(ThreadPart):
                 observed.initial = self._settings_but_mode(observed) if self.formula_of(observed) is not None else None
         hooked: list[nn.Module] = []
         class_has_plain_call = cache(has_plain_call)
-        uses_stand_ins = self._world.skips_forwards and self._world.memo is not None
+        replaces_calls = self._world.skips_forwards and self._world.memo is not None
         call_leaf, call_module = self._call_leaf, self._call_module
         for observed in self._shared.observed_modules.values():
             module = observed.module
             cls: Any = type(module)
-            if uses_stand_ins and class_has_plain_call(cls) and not is_hooked(module):
+            if replaces_calls and class_has_plain_call(cls) and not is_hooked(module):
                 observed.attach(call_module if self.formula_of(observed) is None else call_leaf)
             else:
                 hooked.append(module)
         self._hooks.attach(hooked, pre_hook, post_hook)
 
     def detach(self) -> None:
-        """Remove the hooks and the stand-ins."""
+        """Remove the hooks and the replaced calls."""
         self._hooks.detach()
         for observed in self._shared.observed_modules.values():
             observed.leave()

@@ -12,7 +12,7 @@ these parts:
 ====================  ============================================================  ==================================
 part                  what it sees, or does                                         called by
 ====================  ============================================================  ==================================
-``ModuleCalls``       module calls; ``Steps`` notes the outermost ones              hooks, and stand-ins for calls
+``ModuleCalls``       module calls; ``Steps`` notes the outermost ones              hooks, and replaced calls
 ``FunctionCalls``     functions and methods                                         the function mode
 ``OperatorCalls``     operators                                                     the dispatch mode
 ``CallsOutsideTorch`` other libraries' functions, Triton kernels, Python functions  replaced functions, ``sys.setprofile``

@@ -118,7 +118,7 @@ class Unwritten:
         for storage in _storages(value) if self.storages else ():
             self.storages.pop(id(storage), None)
 
-    def holds(self, value: Any) -> bool:
+    def has_unwritten(self, value: Any) -> bool:
         """Return whether one of these tensors is unwritten."""
         unwritten = self.storages
         return bool(unwritten) and any(
@@ -127,7 +127,7 @@ class Unwritten:
 
     def is_copied_by(self, formula: Formula | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Return whether a call copies an unwritten tensor. The copy is unwritten, too: reading the copy is reported, making it is not."""
-        return formula is not None and formula.op in COPIES and self.holds(_first_argument(args, kwargs))
+        return formula is not None and formula.op in COPIES and self.has_unwritten(_first_argument(args, kwargs))
 
     def is_read_by(self, formula: Formula | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Return whether a call reads an unwritten tensor; ``formula`` is the call's formula.
@@ -152,7 +152,7 @@ class Unwritten:
         read_with_beta = (
             _other_arguments(args, kwargs) if kwargs.get("beta") == 0 else read_arguments
         )  # addmm(x, ..., beta=0)
-        reads_unwritten = self.holds(read_with_beta)
+        reads_unwritten = self.has_unwritten(read_with_beta)
         self.wrote(read_arguments)
         return reads_unwritten
 

@@ -49,7 +49,7 @@ class Link:
         self.is_of_dict = type(container) is dict and type(key) is str
         self.references = 0
 
-    def holds(self) -> bool:
+    def is_intact(self) -> bool:
         """Return whether the container still references the object."""
         if self.is_of_dict:
             return self.container.get(self.key) is self.target
@@ -57,16 +57,16 @@ class Link:
             return True
         return issubclass(type(self.container), tuple) or any(part is self.target for _, part in parts(self.container))
 
-    def lasts(self) -> bool:
+    def is_referenced(self) -> bool:
         """Return whether the container or a local variable still references the object."""
-        return self.holds() or sys.getrefcount(self.target) >= self.references
+        return self.is_intact() or sys.getrefcount(self.target) >= self.references
 
     def has_new_references(self) -> bool:
         """Return whether the object has more references than at the beginning of the run, e.g. from a new list of the same tensors."""
         return sys.getrefcount(self.target) > self.references
 
 
-class Holders:
+class References:
     """The links from a model's modules and inputs to the tensors that a run may replace.
 
     ``tensors`` are all tensors at the beginning of the run. Parameters, tensor inputs, and the buffers of torch's own layers and of
@@ -81,7 +81,7 @@ class Holders:
         self._names: list[str] = []
         self._values: list[Any] = []
         self._other_links: list[Link] = []
-        self._holding: list[bool] = []
+        self._are_intact: list[bool] = []
         self._depending: list[list[int]] = []
         self._left_groups: set[int] = set()  # numbers of the groups whose tensors no link references any more
         modules, inputs, tensors = [*modules], [*inputs], [*tensors]
@@ -132,7 +132,7 @@ class Holders:
         self._values = [link.target for link in dict_links]
         self._other_links = [link for link in depending if not link.is_of_dict]
         self._depending = [depending[link] for link in (*dict_links, *self._other_links)]
-        self._holding = [True] * len(depending)
+        self._are_intact = [True] * len(depending)
         self._left_groups = set()
         for link in depending:
             link.references = sys.getrefcount(link.target)
@@ -169,21 +169,21 @@ class Holders:
 
     def dropped(self) -> Iterator[list[torch.Tensor]]:
         """Yield, once for each storage, the tensors of storages that nothing references any more."""
-        holding = [*map(operator.is_, map(dict.get, self._dicts, self._names), self._values)]
-        holding += [link.holds() for link in self._other_links]
-        if holding != self._holding:
-            changed = map(operator.is_not, holding, self._holding)
+        are_intact = [*map(operator.is_, map(dict.get, self._dicts, self._names), self._values)]
+        are_intact += [link.is_intact() for link in self._other_links]
+        if are_intact != self._are_intact:
+            changed = map(operator.is_not, are_intact, self._are_intact)
             for number in {*chain.from_iterable(compress(self._depending, changed))}:
                 tensors = self._groups[number][0]
-                if tensors and not any(self._is_held(key, set()) for key in map(id, tensors)):
+                if tensors and not any(self._is_reachable(key, set()) for key in map(id, tensors)):
                     self._left_groups.add(number)
                 else:
                     self._left_groups.discard(number)
-            self._holding = holding
+            self._are_intact = are_intact
         for number in sorted(self._left_groups):  # a local variable or a view may keep the tensors a little longer
             tensors, uses = self._groups[number]
             # Do not assign a tensor to a variable here: the variable would add a reference to the tensor.
-            if any(self._is_held(key, set(), by_any=True) for key in map(id, tensors)):
+            if any(self._is_reachable(key, set(), by_any=True) for key in map(id, tensors)):
                 continue
             with DisableTorchFunction():
                 is_used = any(
@@ -196,10 +196,10 @@ class Holders:
                 self._groups[number] = [], []
                 yield tensors
 
-    def _is_held(self, key: int, asked: set[int], by_any: bool = False) -> bool:
+    def _is_reachable(self, key: int, asked: set[int], by_any: bool = False) -> bool:
         """Return whether a chain of links leads from a module or an input to the object with this id.
 
-        With ``by_any``, the object is also held if local variables or containers made in the run reference the object or one of its owners.
+        With ``by_any``, the object is also reachable if local variables or containers made in the run reference the object or one of its owners.
         """
         if key == ROOT:
             return True
@@ -208,7 +208,7 @@ class Holders:
             owner not in asked
             and (
                 (by_any and link.has_new_references())
-                or ((link.lasts() if by_any else link.holds()) and self._is_held(owner, asked, by_any))
+                or ((link.is_referenced() if by_any else link.is_intact()) and self._is_reachable(owner, asked, by_any))
             )
             for link, owner in self._links[key]
         )
