@@ -35,23 +35,28 @@ LONG = 50e-6
 class Stopwatch:
     """A thread's clock that stands still while the observer works; ``overhead`` is the seconds for which it has stood still.
 
-    ``costs`` has the overheads of a call right after another call. ``cold`` has the overheads of a call after other work, when the
-    cache is cold. A handler of the observer first stops the clock, and finally starts the clock again. The handler runs model code by :meth:`run`.
+    A handler of the observer first stops the clock, and finally starts the clock again. The handler runs model code by :meth:`run`.
+    :meth:`deduct` sets the time that torch and Python take to enter and to leave a handler.
     """
 
-    __slots__ = ("_overhead_due", "_started_at", "_stopped_at", "cold", "costs", "overhead")
+    __slots__ = ("_cold_costs", "_overhead_due", "_started_at", "_stopped_at", "_warm_costs", "overhead")
     runs = True
     busy: float | None = None
     """The seconds for which an accelerator was busy; None for a clock that does not measure them."""
 
     def __init__(self) -> None:
-        self.costs = self.cold = Costs()
+        self._warm_costs = self._cold_costs = Costs()
         # Readings of time.perf_counter(): when the clock was last started, and when it was stopped; None while it runs.
         self._started_at = 0.0
         self._stopped_at: float | None = None
         # The rest of an overhead that was longer than the measured time, in seconds. The next stop() deducts this rest.
         self._overhead_due = 0.0
         self.overhead = 0.0
+
+    def deduct(self, warm: Costs, cold: Costs) -> None:
+        """Deduct these costs from the measured times. ``warm`` are the costs of a call right after another call. ``cold`` are the costs of a
+        call after other work, when the processor's cache has little of the observer's code."""
+        self._warm_costs, self._cold_costs = warm, cold
 
     def stop(self, kind: int | None = None) -> bool:
         """Stop the clock, and exclude torch's own overhead for a call of this kind. Return False if the clock was already stopped.
@@ -62,7 +67,7 @@ class Stopwatch:
             return False
         now, started_at = time.perf_counter(), self._started_at
         if kind is not None:
-            self._overhead_due += (self.cold if now - started_at > LONG else self.costs)[kind]
+            self._overhead_due += (self._cold_costs if now - started_at > LONG else self._warm_costs)[kind]
         stopped_at = now - self._overhead_due
         self._stopped_at = stopped_at = stopped_at if stopped_at > started_at else started_at
         self._overhead_due -= now - stopped_at

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -442,6 +442,22 @@ def cap_of(device: torch.device) -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
+def meta_world_of(
+    subject: Subject,
+    state: Iterable[torch.Tensor],
+    registry: FormulaRegistry,
+    memos: Memos | None,
+    observe_dispatch: bool,
+) -> tuple[MetaMirror, MetaWorld]:
+    """Return meta tensors for the tensors in ``state``, and the world of a run on them.
+
+    Raises NotImplementedError if the shapes of a tensor in ``state`` depend on values.
+    """
+    shared_form = None if memos is None else memos.shared_form
+    mirror = MetaMirror(state, subject.snapshot.saves, subject.snapshot.before_write, shared_form)
+    return mirror, MetaWorld(mirror, subject.count_for, registry, memos, observe_dispatch=observe_dispatch)
+
+
 def meta_run(
     subject: Subject,
     registry: FormulaRegistry,
@@ -451,9 +467,7 @@ def meta_run(
     must_read_masks: bool = False,
 ) -> tuple[MetaMirror, Observer]:
     """Observe a run of the model on meta. Return the mirror of the model's tensors, which records why a run failed, and the observer."""
-    shared_form = None if memos is None else memos.shared_form
-    mirror = MetaMirror(subject.state, subject.snapshot.saves, subject.snapshot.before_write, shared_form)
-    world = MetaWorld(mirror, subject.count_for, registry, memos, observe_dispatch=observe_dispatch)
+    mirror, world = meta_world_of(subject, subject.state, registry, memos, observe_dispatch)
     observer = observer_of(subject, registry, world, must_read_masks=must_read_masks)
     return mirror, run_observed(subject, observer)
 

@@ -24,15 +24,13 @@ from ..records import FORWARD, PARTS, Call, Spec, specs_in, typed
 from ..trace.autograd_owners import backward_from, roots_of
 from ..trace.graph_recorder import GraphRecorder
 from ..trace.memo import Memos
-from ..trace.meta_mirror import MetaMirror
-from ..trace.meta_world import MetaWorld
 from ..trace.observe import Observer
 from ..trace.source import is_library
 from ..trace.symbolic import constants_of, symbolic
 from .compiled import first_runs, with_times
 from .compiled_kernels import compiled_kernels
 from .graph_run import CallCollector, Times, expected, run_graph, time_nodes
-from .model_run import finished_run, loaded_weights, observed_run, observer_of, run_model, unoptimized
+from .model_run import finished_run, loaded_weights, meta_world_of, observed_run, observer_of, run_model, unoptimized
 from .out_of_memory import noting_live
 from .outcome import Compiled, Run
 from .per_node import NodeBytes, node_of, with_nodes
@@ -315,12 +313,10 @@ def _graph_on_meta(subject: Subject, graph: fx.GraphModule, registry: FormulaReg
         return None
     constants = [value for value in vars(graph).values() if isinstance(value, torch.Tensor)]
     state = {id(tensor): tensor for tensor in (*subject.state, *state_tensors(graph), *constants)}
-    memos = Memos()
     try:
-        mirror = MetaMirror(state.values(), subject.snapshot.saves, subject.snapshot.before_write, memos.shared_form)
+        mirror, world = meta_world_of(subject, state.values(), registry, Memos(), observe_dispatch=False)
     except NotImplementedError:  # shapes that depend on values
         return None
-    world = MetaWorld(mirror, subject.count_for, registry, memos, observe_dispatch=False)
     observer = observer_of(subject, registry, world)
     collector = CallCollector(observer, graph.graph)
     memory, inputs = MemoryMeter(observer.instruments.storages), subject.rewound_inputs_by_name()
