@@ -1,8 +1,8 @@
-"""One model, every installed counter run for real, each in a process of its own; beside each number what fxflops gives
-under that tool's convention, and why it differs from fxflops's own.
+"""Run every installed FLOP counter on one model, each in its own process, and compare their numbers with fxflops's.
 
-The processes are copies of one that has imported torch. They import their tools side by side; then each runs its own, and is
-timed, while no other works.
+Next to each tool's number stands fxflops's number under that tool's convention, and why the convention differs from fxflops's
+default. Where the platform allows, the processes are forked from one that has imported torch. They import their tools in
+parallel. The tools then run, and are timed, one at a time.
 
 python compare.py [--add_one] [--linear_no_bias]            the five-to-four linear layer of torch_flops' README
 python compare.py --model resnet50 [--input 1,3,224,224]    any timm or torchvision model, with random weights
@@ -45,9 +45,9 @@ SIMPLE, OURS, CONVENTIONS = "SimpleModel", "fxflops", "conventions"
 WHYS = 3
 ABSENT = "not installed"
 NEAREST = "~"
-"""Before the name of the convention that is nearest to a tool which has none of its own."""
+"""Prefix of a convention's name: fxflops has no convention for the tool, and this is the nearest one."""
 MOST_SAID = 300
-"""Characters of an error."""
+"""The maximum length of an error message, in characters."""
 RULE, WIDTH = 80, 120
 NUMBERS = {
     "tool": "tool",
@@ -83,12 +83,12 @@ class SimpleModel(nn.Module):
         return x
 
 
-# In a process of its own: one tool on the model.
+# Code that runs in a tool's own process.
 
 
 @dataclass(frozen=True)
 class Subject:
-    """Which model is counted, on what: as the command line says it."""
+    """The model to count and the shape of its input, as given on the command line."""
 
     model: str
     shape: str
@@ -96,14 +96,14 @@ class Subject:
     add_one: bool
 
     def build(self) -> tuple[nn.Module, torch.Tensor]:
-        """The model in eval mode and its input; the same each time."""
+        """Return the model in eval mode, and its input. Weights and input are the same on every call."""
         torch.manual_seed(0)
         model, shape = (SimpleModel(self.bias, self.add_one), (1, 5)) if self.model == SIMPLE else named(self.model)
         return model.eval(), torch.randn(tuple(map(int, self.shape.split(","))) if self.shape else shape)
 
 
 def named(name: str) -> tuple[nn.Module, tuple[int, ...]]:
-    """A timm or torchvision model and the shape of an image for it."""
+    """Return a timm or torchvision model, and the shape of an image for it."""
     library, _, bare = name.partition(":")
     if library == "timm":
         import timm
@@ -116,7 +116,7 @@ def named(name: str) -> tuple[nn.Module, tuple[int, ...]]:
 
 
 def whole_name(name: str) -> str:
-    """The name with its library; typer.BadParameter if no library has such a model."""
+    """Return the name with its library, e.g. "timm:resnet18". Raise typer.BadParameter if no library has the model."""
     library, colon, bare = name.partition(":")
     libraries = [library] if colon else ["timm", "torchvision"]
     said = [f"a model is timm:NAME or torchvision:NAME, not {name!r}"] * (library not in ("timm", "torchvision"))
@@ -129,7 +129,7 @@ def whole_name(name: str) -> str:
 
 
 def state_of(model: nn.Module) -> dict[str, dict[str, Any]]:
-    """What a counter should leave as it is."""
+    """Return the parts of the model's state that a counter should not change."""
     state: dict[str, dict[str, Any]] = {"state_dict": copy.deepcopy(dict(model.state_dict()))}
     for path, module in model.named_modules():
         for name, value in vars(module).items():
@@ -143,7 +143,7 @@ def state_of(model: nn.Module) -> dict[str, dict[str, Any]]:
 
 
 def changes(before: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]]) -> list[str]:
-    """What is different, by kind: ``state_dict: total_ops and 1 more``."""
+    """Return the differences by kind, e.g. ``state_dict: total_ops and 1 more``."""
     found = []
     for kind in before:
         one, other = before[kind], after[kind]
@@ -160,7 +160,10 @@ def differ(one: Any, other: Any) -> bool:
 
 
 def mebibytes(key: str) -> float | None:
-    """Memory of this process: "VmRSS" now, "VmHWM" at its peak since the last :func:`forget_peak`."""
+    """Return the memory of this process in MiB, None if unknown.
+
+    "VmRSS" is the memory now, "VmHWM" the peak since the last :func:`forget_peak`.
+    """
     with contextlib.suppress(OSError):
         return int(re.findall(rf"{key}:\s+(\d+) kB", Path("/proc/self/status").read_text())[0]) / 1024
     return None
@@ -172,7 +175,10 @@ def forget_peak() -> None:
 
 
 def work(tool: str, subject: Subject, pipe: Connection, log: str) -> None:
-    """Import the tool, say so, and at a word from the other end run it and send its answer; :data:`CONVENTIONS` needs none."""
+    """Import the tool and report that it is ready. Once the main process asks, run the tool and send its answer.
+
+    :data:`CONVENTIONS` is not a tool: its answer is sent at once.
+    """
     with open(log, "w", encoding="utf8") as said:
         os.dup2(said.fileno(), 1)
         os.dup2(said.fileno(), 2)
@@ -196,7 +202,7 @@ def short(error: Exception) -> str:
 
 
 def answer(tool: str, subject: Subject) -> dict[str, Any]:
-    """What one tool says of the model, and what it does to it."""
+    """Run one tool on the model. Return its numbers, its cost, and the changes it made to the model."""
     run = PEERS[tool][1]
     model, x = subject.build()
     printed, before, result = io.StringIO(), state_of(model), dict[str, Any]()
@@ -220,7 +226,7 @@ def answer(tool: str, subject: Subject) -> dict[str, Any]:
 
 
 def conventions(subject: Subject) -> dict[str, Any]:
-    """For each convention fxflops's total, and the largest parts of its difference from the base."""
+    """Return fxflops's total under each convention, and the ops that differ most from the "fxflops" convention."""
     import fxflops
     from fxflops.adapters.ptflops import get_model_complexity_info
 
@@ -231,9 +237,8 @@ def conventions(subject: Subject) -> dict[str, Any]:
         rows = report.explain("fxflops", name).rows[:WHYS]
         totals[name] = report.recount(name).total_flops
         reasons[name] = [(row.op, f"{row.difference:+,}: {row.how_b.partition('; ')[0]}") for row in rows]
-    if (
-        batch := len(x)
-    ) > 1:  # ptflops divides what its hooks charge, and not what functions do: its adapter does so, too
+    # ptflops divides the charges of module hooks by the batch size, but not the charges of functions. So does its adapter.
+    if (batch := len(x)) > 1:
         found, _ = get_model_complexity_info(
             model, tuple(x.shape[1:]), False, False, input_constructor=lambda _: x, verbose=False
         )
@@ -242,12 +247,15 @@ def conventions(subject: Subject) -> dict[str, Any]:
     return {"totals": totals, "reasons": reasons}
 
 
-# The process that asks them all.
+# Code that runs in the main process.
 
 
 @dataclass
 class Worker:
-    """A process for one tool, which has imported it when this is made; or it has ended, and ``said`` says why."""
+    """A process for one tool. The constructor waits until the process has imported the tool.
+
+    ``said`` is the answer of the process, e.g. an error if the import failed. It is None while the process waits to run the tool.
+    """
 
     context: Any
     tool: str
@@ -266,7 +274,7 @@ class Worker:
         self.said = self._heard()
 
     def answer(self) -> dict[str, Any]:
-        """What the tool says: it runs now."""
+        """Run the tool, and return its answer."""
         if self.said is None:
             self.pipe.send(None)
             self.said = self._heard() or {}
@@ -286,9 +294,9 @@ class Worker:
 
 
 def answers(tools: Sequence[str], subject: Subject, library: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What each tool says, as it comes, after what fxflops says under each convention.
+    """Yield fxflops's totals under each convention, then the answer of each tool as soon as it has run.
 
-    As many processes as there are cores get ready at once; the tools run, and are timed, one after the other.
+    The processes start in parallel, as many at a time as there are cores. The tools run, and are timed, one at a time.
     """
     can_copy = "forkserver" in multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("forkserver" if can_copy else "spawn")
@@ -301,9 +309,9 @@ def answers(tools: Sequence[str], subject: Subject, library: str) -> Iterator[tu
 
 
 def why(numbers: Sequence[Any], reasons: dict[str, Any]) -> str:
-    """Why a tool's numbers differ from fxflops's: each op once, with its difference in the first unit, then in the others.
+    """Return why a tool's numbers differ from fxflops's: each op once, with its difference in the first unit, then in the others.
 
-    A tool without a convention of its own may count other ops than the nearest convention does, so no reasons are given for it.
+    A tool without its own convention may count different ops from the nearest convention, so no reasons are given for it.
     """
     if numbers[0][2].startswith(NEAREST):
         return f"unknown: fxflops has no convention for this tool; the nearest is {numbers[0][2].removeprefix(NEAREST)}"
@@ -315,7 +323,7 @@ def why(numbers: Sequence[Any], reasons: dict[str, Any]) -> str:
 
 
 def rows_of(tool: str, said: dict[str, Any], ours: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A row for each number of the tool's, or one for its error; what is said of the tool is in the first."""
+    """Yield a row for each number of the tool, or one row for its error. Only the first row has the notes on the tool."""
     numbers = said.get("numbers") or [(None, "", "")]
     of_all = {
         "why": said.get("error") or why(numbers, ours.get("reasons", {})),
@@ -361,14 +369,14 @@ def markdown(rows: list[dict[str, Any]]) -> str:
 
 
 def told(tool: str, said: dict[str, Any]) -> None:
-    """A line on stderr: the tool's answer has come."""
+    """Report on stderr, in one line, that the tool has answered."""
     numbers = ", ".join(f"{cell(value)} {unit}" for value, unit, _ in said.get("numbers", []))
     seconds = f" in {said['seconds']:.2f} s" if numbers else ""
     print(f"compare.py: {tool}: {said.get('error') or numbers + seconds}", file=sys.stderr, flush=True)
 
 
 def say(tool: str, said: dict[str, Any]) -> None:
-    """What the tool printed and its numbers, under its name."""
+    """Print the tool's own output and its numbers, under its name."""
     print(f"{'=' * RULE}\n{f' {tool} ':*^{RULE}}")
     print(said.get("printed", ""), end="")
     for value, unit, _ in said.get("numbers", []):
@@ -388,7 +396,7 @@ def main(
     markdown_file: Annotated[Path | None, typer.Option("--markdown", help="Write the table to this file.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the rows to this file.")] = None,
 ) -> None:
-    """Run every installed FLOP counter on one model, each in a process of its own, and say why they differ."""
+    """Run every installed FLOP counter on one model, each in its own process, and explain why their numbers differ."""
     chosen = [*dict.fromkeys(tool.strip() for tool in tools.split(","))]
     if unknown := [tool for tool in chosen if tool not in PEERS]:
         raise typer.BadParameter(f"unknown tools {', '.join(unknown)}: choose from {', '.join(PEERS)}")

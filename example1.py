@@ -25,7 +25,7 @@ def show(title: str, name: str, device: str, with_table: bool) -> None:
     model = timm.create_model(name).to(device)
     for module in model.modules():
         if hasattr(module, "fused_attn"):
-            module.fused_attn = False  # each step of the attention is a row of its own
+            module.fused_attn = False  # so that each step of attention gets its own row
     settings = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None) or {}
     x = torch.randn(1, *settings.get("input_size", (3, 224, 224)), device=device)
 

@@ -1,1 +1,1 @@
-"""Benchmarks: coverage, agreement, speed and fidelity of fxflops, beside other counters."""
+"""Benchmarks of fxflops against other counters: coverage, agreement, speed and fidelity."""

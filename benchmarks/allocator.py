@@ -1,7 +1,7 @@
-"""An allocator's record of a run, from ``torch.profiler``: every allocation, with the operator that made it.
+"""Record every allocation of a run with ``torch.profiler``, and the operator that made it.
 
-A workspace is memory that is allocated and freed within one call of an operator with a kernel of its own; nothing outside the
-kernel sees it. Operators that torch composes of others (``aten::linear``, ``aten::lstm``) have none.
+A workspace is memory that is allocated and freed within one call of an operator with its own kernel. Nothing outside the kernel
+sees it. Operators that only call other operators (``aten::linear``, ``aten::lstm``) have no workspace.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FACTORIES = frozenset(
 
 
 class Allocated(NamedTuple):
-    """The peak of a run in bytes, with workspaces and without; and the operator whose workspace was live at the peak."""
+    """The peak of a run in bytes, with workspaces and without, and the operator whose workspace was live at the peak."""
 
     peak: int
     held: int
@@ -27,12 +27,12 @@ class Allocated(NamedTuple):
 
     @property
     def workspace(self) -> int:
-        """Bytes that workspaces add to the peak."""
+        """The bytes that workspaces add to the peak."""
         return self.peak - self.held
 
 
 class Event(NamedTuple):
-    """An allocation (or free, if negative) of ``nbytes`` at an address; ``kernels`` are the calls it is in, outermost first."""
+    """An allocation of ``nbytes`` at an address; a free if negative. ``kernels`` are the enclosing operator calls, outermost first."""
 
     address: int
     nbytes: int
@@ -46,10 +46,10 @@ def allocated(run: Callable[[], Any], before: int = 0) -> Allocated:
 
 
 def events_of(run: Callable[[], Any], device: str = "cpu") -> list[Event]:
-    """Return the allocations and frees of a run on devices of a type, in order.
+    """Return the allocations and frees of a run on one type of device, in order of time.
 
-    On an accelerator the backward pass runs in a thread of its own, so the order is by time, not by thread. Allocations are
-    the host's work: the device's activity need not be recorded.
+    The order cannot be taken from one thread: on an accelerator the backward pass runs in its own thread. The host does the
+    allocating, so the device's activity is not recorded.
     """
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler:
         run()
@@ -75,7 +75,7 @@ def account(events: list[Event], before: int = 0) -> Allocated:
 
 
 def workspaces_in(events: list[Event]) -> set[int]:
-    """Return the numbers of the events that allocate and free workspaces."""
+    """Return the indices of the events that allocate or free workspaces."""
     workspaces, open_at = set[int](), dict[int, int]()
     for number, event in enumerate(events):
         if event.nbytes > 0:
@@ -88,7 +88,7 @@ def workspaces_in(events: list[Event]) -> set[int]:
 
 
 def _events(node: Any, device: str, kernels: tuple[int, ...], operator: str = "") -> Iterator[tuple[int, Event]]:
-    """Yield the allocations below a node of the profiler's tree, each with its time, in order."""
+    """Yield the allocations and frees below a node of the profiler's tree, each with its time."""
     fields = node.extra_fields
     if hasattr(fields, "alloc_size"):
         if fields.alloc_size and fields.device.type == device:
@@ -107,7 +107,7 @@ def _events(node: Any, device: str, kernels: tuple[int, ...], operator: str = ""
 
 @cache
 def _composites(key: str) -> frozenset[str]:
-    """Return the operators that torch composes of others, in all overloads, on devices of a dispatch key."""
+    """Return the composite operators that have no kernel for a dispatch key in any overload."""
     composite, kernels = (
         {name.partition(".")[0] for name in torch._C._dispatch_get_registrations_for_dispatch_key(each)}
         for each in ("CompositeImplicitAutograd", key)

@@ -1,9 +1,9 @@
-"""A bare engine on meta: the cost of a count without most of what makes fxflops right for every model.
+"""A bare engine on meta: how long a count takes without most of the code that makes fxflops right for every model.
 
-It has leaves, fxflops's shape rules and formulas, one empty tensor for each call, live storages, copies of all attributes,
-compared afterwards, and sums by module. It lacks locks, threads, autocast, gradients, devices, tensors with values, hooks,
-phases, scopes, uninitialized memory, random generators, conventions and reports. It is no counter: a call without a shape
-rule it runs and does not count. ``first_count.py`` sets it beside fxflops.
+The engine has leaf modules, fxflops's shape rules and formulas, one empty tensor per call, live storages and sums by module. It
+copies all attributes and compares them afterwards. It does not handle locks, threads, autocast, gradients, devices, tensors with
+values, hooks, phases, scopes, uninitialized memory, random generators, conventions or reports. It is not a counter: calls without
+a shape rule run but are not counted. ``first_count.py`` compares its time with fxflops's.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ ORDINARY = {torch.Tensor, nn.Parameter}
 
 
 class Living(weakref.ref[Any]):
-    """A weak reference to a live storage, with its bytes."""
+    """A weak reference to a live storage, with the storage's size in bytes."""
 
     __slots__ = ("nbytes",)
     nbytes: int
 
 
 class BareEngine(TorchFunctionMode):
-    """A run of a model: its calls, each with its plan and path. A plan has the form of the result and the FLOPs."""
+    """Runs a model and records its calls, each with a plan and a module path. A plan is the form of the result and the FLOPs."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class BareEngine(TorchFunctionMode):
         self.live = self.peak = sum(form.nbytes for form in self._own.values())
 
     def _visit(self, module: nn.Module, path: str) -> None:
-        """Copy the attributes of a module and of those below it, and read the forms of their tensors."""
+        """Copy the attributes of a module and its submodules, and read the forms of their tensors."""
         self.paths[module] = path
         held = module.__dict__
         for each in (held, held["_parameters"], held["_buffers"], held["_modules"]):
@@ -95,13 +95,13 @@ class BareEngine(TorchFunctionMode):
         return tuple(map(self._spec, value)) if type(value) in (tuple, list) else value
 
     def attach(self) -> None:
-        """Let calls of the modules be calls of this engine."""
+        """Send calls of the modules to this engine."""
         for module in self.paths:
             run = self._leaf if rule_for(type(module)) is not None else self._inner
             module.__dict__[STAND_IN] = partial(run, module)
 
     def detach(self) -> None:
-        """Let the modules be called as before, and bring back every attribute that is another one now."""
+        """Undo :meth:`attach`, and restore every attribute that the run replaced."""
         for module in self.paths:
             del module.__dict__[STAND_IN]
         for held, copy in self._copies:
@@ -152,7 +152,7 @@ class BareEngine(TorchFunctionMode):
     def _plan(
         self, key: Any, target: Any, entry: Any, args: Any, kwargs: Any, settings: Any = EMPTY_MAPPING
     ) -> tuple[Form | None, int] | None:
-        """Return the plan of a call by its shape rule and formula; None if there is no rule that applies."""
+        """Return the plan of a call, from its shape rule and formula; None if no rule applies."""
         rule = rule_for(target)
         if rule is None or entry is None:
             return None
@@ -184,7 +184,7 @@ class BareEngine(TorchFunctionMode):
         self._changes += (len(self.calls), -living.nbytes)
 
     def by_module(self) -> dict[str, int]:
-        """Return the FLOPs of each module with those below it, by path."""
+        """Return the FLOPs of each module including its submodules, by path."""
         found: dict[str, int] = {}
         for (_, flops), path in self.calls:
             found[path] = found.get(path, 0) + flops
@@ -195,7 +195,7 @@ class BareEngine(TorchFunctionMode):
 
 
 def bare_count(model: nn.Module, x: torch.Tensor) -> dict[str, float]:
-    """Return the milliseconds of each stage of a count by a bare engine."""
+    """Count a model with a bare engine. Return the milliseconds of each stage."""
     at = [time.thread_time()]
     engine = BareEngine(model)
     at.append(time.thread_time())

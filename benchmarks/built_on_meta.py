@@ -1,12 +1,12 @@
-"""One model, one count, wherever it was built: on the CPU and on meta, counted for the CPU and for a GPU.
+"""Check that a model built on meta has the same count as one built on the CPU, for the CPU and for a GPU.
 
     python benchmarks/built_on_meta.py [--models resnet18,...] [--seconds 600]
 
-The models are those of ``benchmarks/memory_truth.py``, and more of transformers. Each is built on the CPU, and built anew under
-``torch.device("meta")`` (moved there if its constructor needs values), then counted in inference and in a training step
-with AdamW. FLOPs, MACs, those of the backward pass, and the predicted peak must be equal. No GPU is needed. The table is
-``benchmarks/results/built_on_meta.md``; rows are kept in ``built_on_meta.jsonl`` beside it, so that a run goes on where one was
-stopped. The exit code is 1 if any row differs.
+The models are the ones of ``benchmarks/memory_truth.py``, and more from transformers. Each model is built on the CPU, and again
+under ``torch.device("meta")`` (or moved to meta if its constructor needs values). Both are counted in inference and in a training
+step with AdamW. The FLOPs and MACs, the FLOPs of the backward pass, and the predicted peak must be equal. No GPU is needed. The
+table is ``benchmarks/results/built_on_meta.md``. Rows are kept in ``built_on_meta.jsonl`` next to it, so an interrupted run
+continues where it stopped. The exit code is 1 if any row differs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RESULTS = Path(__file__).parent / "results"
 MORE = """
 qwen2 qwen3 mixtral qwen3_moe gpt_oss gpt_neox phi3 bart whisper vit mamba deberta-v2
 """.split()
-"""Architectures of transformers that are not in memory_truth.md: experts, encoders with decoders, images, sound."""
+"""transformers architectures that are not in memory_truth.md: experts, encoder-decoders, vision and audio models."""
 NAMES = [*memory_zoo.LAYERS, *memory_zoo.TRANSFORMERS, *MORE]
 NAMES += [name for name in memory_zoo.NAMES if name not in NAMES]
 DEVICES = "cpu", "cuda"
@@ -49,7 +49,7 @@ def build(name: str) -> Built:
 
 
 def built_on_meta(name: str) -> tuple[Built, str]:
-    """Return the same on meta, and "built" or "moved"."""
+    """Return the same model on meta, with its args and kwargs, and whether it was "built" there or "moved"."""
     torch.manual_seed(0)
     _, *given = build(name)  # tokens keep their values, as on the command line
     try:
@@ -66,7 +66,7 @@ def _on_meta(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def figures(built: Built, way: str, device: str) -> dict[str, Any]:
-    """Return the figures of a count, and how it was made; the error if it failed."""
+    """Return the figures of a count and how the model was traced; the error if the count failed."""
     model, args, kwargs = built
     training = way == "training"
     try:
@@ -86,7 +86,7 @@ def figures(built: Built, way: str, device: str) -> dict[str, Any]:
 
 
 def rows_of(name: str) -> list[dict[str, Any]]:
-    """Return one row for each way and device."""
+    """Return one row per way and device."""
     torch.manual_seed(0)
     here = build(name)
     there, how = built_on_meta(name)
@@ -101,12 +101,12 @@ def rows_of(name: str) -> list[dict[str, Any]]:
 
 
 def asks_the_gpu(row: dict[str, Any]) -> bool:
-    """Return whether the model itself asks a GPU that is not there, such as for its compute capability: neither is counted."""
+    """Return whether the model itself queries a GPU, e.g. for its compute capability. Without a GPU, both counts then fail."""
     return row["device"] == "cuda" and all("NVIDIA" in row[place].get("error", "") for place in ("cpu", "meta"))
 
 
 def differs(row: dict[str, Any]) -> bool:
-    """Return whether a count of the two failed, or their figures differ."""
+    """Return whether either count failed or the figures differ. A model that queries the GPU itself does not differ."""
     return not asks_the_gpu(row) and ("error" in row["cpu"] or row["cpu"] != row["meta"])
 
 
@@ -170,7 +170,7 @@ def main() -> None:
             continue
         try:
             found = rows_of(name)
-        except Exception as error:  # a library without this model
+        except Exception as error:  # the installed library lacks this model
             print(f"{name}: {type(error).__name__}: {error}", flush=True)
             continue
         rows += found

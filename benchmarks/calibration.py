@@ -1,9 +1,9 @@
-"""How well a calibration of the own CPU predicts models, and whether its operations should be timed with cold or with hot caches.
+"""How well a calibration of this CPU predicts models, and whether to time its operations with cold or with hot caches.
 
     python -m benchmarks.calibration
 
-``fxflops.calibrate("cpu")`` is made in turn with the caches emptied before each repetition, as it does, and without. Four models are timed
-between the calibrations, so that other work on the machine meets all alike.
+Calibrations alternate: one empties the caches before each repetition, as ``fxflops.calibrate("cpu")`` normally does, and the next
+leaves them hot. Four models are timed after each calibration, so that other work on the machine affects all of them equally.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ REPEATS = 7
 
 
 def models() -> Iterator[tuple[str, nn.Module, torch.Tensor]]:
-    """Yield four models of other shapes than those that are measured."""
+    """Yield four models. Their shapes differ from the shapes that a calibration measures."""
     torch.manual_seed(0)
     yield "MLP 784-2048-2048-10", mlp(784, 2048, 2048, 10), torch.randn(256, 784)
     layer = nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True, dropout=0.0)
@@ -59,7 +59,7 @@ def convolutions() -> nn.Module:
 
 
 def measured(model: nn.Module, x: torch.Tensor) -> float:
-    """Return the median seconds of a forward."""
+    """Return the median seconds of a forward pass."""
     times = []
     with torch.no_grad():
         for _ in range(REPEATS + 2):
@@ -71,7 +71,7 @@ def measured(model: nn.Module, x: torch.Tensor) -> float:
 
 @contextmanager
 def hot() -> Iterator[None]:
-    """Leave the caches as the last repetition left them."""
+    """Calibrate without emptying the caches: each repetition finds them as the last one left them."""
     before = calibrating.EVICTED
     calibrating.EVICTED = 0
     try:
@@ -114,7 +114,7 @@ def main() -> None:
 
 
 def row(name: str, report: Any, seconds: list[float], ways: dict[str, list[Calibration]]) -> str:
-    """Return a model's line: its times, and the range of errors of each way's calibrations."""
+    """Return a model's row: its times, the range of errors of cold and of hot calibrations, and the error of the bound."""
     columns = []
     for found in ways.values():
         errors = sorted(error(report, each, seconds) for each in found)

@@ -1,6 +1,7 @@
-"""What people call that is no module: other libraries' pipelines, methods and loops, for ``benchmarks/callables.py``.
+"""Callables that are not modules: other libraries' pipelines, methods and loops, for ``benchmarks/callables.py``.
 
-Nothing here knows fxflops. Each case is a function that returns a :class:`Call` of the library's own objects, small and with random weights.
+Nothing here uses fxflops. Each case is a function that returns a :class:`Call` of the library's own objects. Models are small and
+have random weights.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from torch import nn
 
 
 class Call(NamedTuple):
-    """A call: of ``called``, a function, method or object, on ``args`` (a tuple) and ``kwargs``.
+    """A call of ``called`` (a function, method or object) with ``args`` and ``kwargs``.
 
-    ``modules`` are those in it, by name; ``changes`` are further objects whose state the call changes.
+    ``modules`` are the modules that the call uses, by name. ``changes`` are other objects whose state the call changes.
     """
 
     called: Callable[..., Any]
@@ -31,7 +32,7 @@ class Call(NamedTuple):
 
 Make = Callable[[], Call]
 CALLS: dict[str, tuple[Make, tuple[str, ...]]] = {}
-"""By name, "library: kind": the function, and the distributions that it needs."""
+"""For each name, "library: kind": the function that makes the call, and the distributions that it needs."""
 
 
 def call(name: str, *needs: str) -> Callable[[Make], Make]:
@@ -42,7 +43,7 @@ def call(name: str, *needs: str) -> Callable[[Make], Make]:
     return registered
 
 
-# diffusers: five kinds of pipelines
+# diffusers: six kinds of pipelines
 
 
 def unet2d(**settings: Any) -> Any:
@@ -75,7 +76,7 @@ def vae(channels: int = 4) -> Any:
 
 
 class Tokenizer:
-    """Cuts a prompt into its characters, as a stand-in for CLIP's, whose vocabulary would be downloaded."""
+    """Splits a prompt into characters. Stands in for CLIP's tokenizer, whose vocabulary would have to be downloaded."""
 
     model_max_length = 16
     added_tokens_encoder: Mapping[str, int] = {}
@@ -258,7 +259,7 @@ def captioning() -> Call:
 
 
 def words() -> Any:
-    """Return a tokenizer of a few words."""
+    """Return a tokenizer with a small vocabulary: special tokens and the letters a to z."""
     from tokenizers import Tokenizer as Tokens
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import Whitespace

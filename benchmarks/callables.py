@@ -1,10 +1,11 @@
-"""Other libraries' pipelines, methods and loops, counted as they are called: ``fxflops.count(pipe, prompt)``.
+"""Count pipelines, methods and loops of other libraries the way users call them: ``fxflops.count(pipe, prompt)``.
 
     python -m benchmarks.callables [--only WORD] [--again] [--seconds 120]
 
-Each case runs in a process of its own, from the same seeds: alone, in ``fxflops.profile``, under torch's FLOP counter, and by
-``fxflops.count``, after which all state and the generators must be bit-equal to those before. The steps of
-``benchmarks/libraries.py`` are counted as functions too. Finished cases are kept in ``results/callables.jsonl`` until ``--again``.
+Each case runs in its own process, three times from the same seeds: under torch's FLOP counter, in ``fxflops.profile``, and by
+``fxflops.count``. All state and the random generators must be bit-equal before and after ``fxflops.count``, and the call must then
+still compute the same MACs. The training steps of ``benchmarks/libraries.py`` are counted as functions too. Finished cases are
+kept in ``results/callables.jsonl`` until ``--again``.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ DONE, TABLE = RESULTS / "callables.jsonl", RESULTS / "callables.md"
 
 
 def of_training(name: str) -> Call:
-    """Return the step of a training of ``benchmarks/libraries.py``, after a first one, as a function that is called."""
+    """Return a training step of ``benchmarks/libraries.py`` as a call of a function. A first step has already run."""
     case = CASES[name][0]()
     case.step()
     return Call(case.step, (), {}, {"model": case.model}, case.changes)
@@ -81,7 +82,7 @@ def run(name: str) -> dict[str, Any]:
 
 
 def verdict(row: dict[str, Any]) -> str:
-    """Return what is wrong with a row, "" for nothing."""
+    """Return what is wrong with a row; "" if everything is right."""
     if "broken" in row:
         return f"cannot run alone: {row['broken']}"
     if "raised" in row:
@@ -93,7 +94,7 @@ def verdict(row: dict[str, Any]) -> str:
         wrong.append("MACs differ from FlopCounterMode's")
     if said["profiled"] != [said["macs"], said["flops"]]:
         wrong.append(f"profile has {said['profiled']}")
-    if said["params"] < said["expected params"]:  # a step may lead to more: an average of the model
+    if said["params"] < said["expected params"]:  # a step may use more, e.g. an averaged model
         wrong.append(f"params {said['params']} of {said['expected params']}")
     if said["after"] != row["oracle"]["macs"]:
         wrong.append("runs differently afterwards")
@@ -103,7 +104,7 @@ def verdict(row: dict[str, Any]) -> str:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Return the rows as a page."""
+    """Return the rows as a Markdown page."""
     lines = [
         "# Callables of other libraries",
         "",
@@ -139,7 +140,7 @@ NOTES = {
     "step · torch_optimizer: Lookahead of Yogi": KEPT,
     "diffusers: flow matching, FluxPipeline": "equal but for torch.outer's 528 products, which FlopCounterMode does not count",
 }
-"""The causes of differences, by case."""
+"""The known causes of differences, by case."""
 
 
 def is_installed(name: str) -> bool:

@@ -1,10 +1,10 @@
-"""Closed forms against counts: at random sizes that were not used to find them, every total has to be equal.
+"""Compare closed forms with counts: at random sizes that were not used to find the form, every total must be equal.
 
     python benchmarks/closed_forms.py [--models gpt2,...] [--points 20]
 
-Each model in a fresh process, on meta: its form with the backward pass, its FLOPs and MACs of the forward, the backward and
-training, and those of the forward in eval mode. The table ``benchmarks/results/closed_forms.md`` is of the rows in
-``closed_forms.json``, of which those of the models that ran are new.
+Each model runs in a fresh process, on meta. FLOPs, MACs and activations of the forward pass are compared in eval mode and in
+training mode. In training mode, the FLOPs of the backward pass and of both passes together are compared too. The table
+``benchmarks/results/closed_forms.md`` shows all rows of ``closed_forms.json``. A run updates the rows of its own models.
 """
 
 from __future__ import annotations
@@ -31,7 +31,11 @@ RESULTS = Path(__file__).parent / "results"
 
 
 class Case(NamedTuple):
-    """A model, its inputs at given sizes, the dims of the inputs that have them, and the lengths to draw from."""
+    """A model to check: a function that makes it, and a function that makes its inputs at given sizes.
+
+    ``dims`` names the inputs' dimensions that vary. ``lengths`` are the lengths to draw for each name, and ``example`` the lengths of
+    the inputs from which the form is found.
+    """
 
     make: Callable[[], nn.Module]
     inputs: Callable[..., dict[str, Any]]
@@ -46,7 +50,7 @@ def hf(name: str, **settings: Any) -> Callable[[], nn.Module]:
 
         cls = getattr(transformers, name)
         model: nn.Module = cls(cls.config_class(**settings))
-        return model.to(torch.bfloat16) if name.startswith("Mixtral") else model  # grouped_mm takes no other
+        return model.to(torch.bfloat16) if name.startswith("Mixtral") else model  # the only dtype that grouped_mm takes
 
     return make
 
@@ -141,7 +145,7 @@ def numbers_of(report: fxflops.Report) -> dict[str, int | None]:
 
 
 def measure(name: str, points: int) -> dict[str, Any]:
-    """Make the forms of a model and compare them with counts; the result is a row of the table."""
+    """Find the forms of a model, compare them with counts, and return a row of the table."""
     case = CASES[name]
     with torch.device("meta"):
         model = case.make().train()

@@ -1,10 +1,10 @@
-"""A compiled model's latency by ``analyze`` beside that without fxflops, and what is left of the analysis afterwards.
+"""Compare a compiled model's latency in ``analyze`` with its latency without fxflops. Check that the next call does not recompile.
 
     python benchmarks/compiled.py [--rounds 8] [--runs 10] [--models resnet18,gpt2,breaking] [--processor-time]
 
-For each model there are two processes of one thread: one that never imports fxflops and times the compiled model's calls,
-one that analyzes it. They take turns, round by round. ``--processor-time`` is for a busy machine: in both processes the clock is
-that of the thread's own time on the processor. The table is ``benchmarks/results/compiled.md``.
+Each model runs in two single-threaded processes. One never imports fxflops and times calls of the compiled model. The other
+analyzes the model. The processes take turns, round by round. ``--processor-time`` is for a busy machine: both processes then
+measure the thread's CPU time. The table is ``benchmarks/results/compiled.md``.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from benchmarks.machine import processor
 
 RESULT = Path(__file__).parent / "results" / "compiled.md"
 HEAP = {"MALLOC_TRIM_THRESHOLD_": str(2**32), "MALLOC_MMAP_THRESHOLD_": str(2**32)}
-"""Memory that is freed stays with the process. By default that depends on what it freed before: ResNet-18 then takes thousands of page
-faults a call in one process, 43 ms, and none in another, 34 ms, with or without fxflops."""
+"""glibc settings that keep freed memory in the process. By default, what glibc keeps depends on earlier frees: a call of ResNet-18 then
+has thousands of page faults in one process (43 ms) and no page faults in another (34 ms), with or without fxflops."""
 BUSY = " Other programs were running: times are the thread's own on the processor, but for those of kernels."
 Made = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 
@@ -51,7 +51,7 @@ def gpt2() -> Made:
 
 
 class Breaking(nn.Module):
-    """Normalizes what is large, which takes a branch on a value."""
+    """Normalizes its activations only if they are large. The branch on a value breaks the graph."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ MODELS: dict[str, Callable[[], Made]] = {"resnet18": resnet18, "gpt2": gpt2, "br
 
 
 def made(name: str) -> tuple[Any, Made]:
-    """Return a compiled model, and what it is made of."""
+    """Return a compiled model, and the eager model with its args and kwargs."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     whole = MODELS[name]()
@@ -81,7 +81,10 @@ def made(name: str) -> tuple[Any, Made]:
 
 
 def plain(name: str, runs: int) -> Iterator[Any]:
-    """Yield the median and the least seconds of the compiled model's calls, as timed without fxflops."""
+    """Time calls of the compiled model without fxflops.
+
+    Yield "ready", then for each round the median and the minimum seconds of a call.
+    """
     model, (_, args, kwargs) = made(name)
     with torch.no_grad():
         for _ in range(3):
@@ -97,7 +100,11 @@ def plain(name: str, runs: int) -> Iterator[Any]:
 
 
 def analyzed(name: str, runs: int) -> Iterator[Any]:
-    """Yield what fxflops measures: median and least of the compiled model, and the eager one; when asked to end, the rest."""
+    """Analyze the compiled model with fxflops.
+
+    Yield "ready", then for each round the median and the minimum seconds of the compiled model and the latency of the eager model.
+    When sent "end", yield the other figures of the row.
+    """
     import fxflops
 
     model, (eager, args, kwargs) = made(name)
@@ -132,7 +139,7 @@ def serve(steps: Any) -> None:
 
 
 def compared(name: str, rounds: int, runs: int, processor_time: bool) -> dict[str, Any]:
-    """Return what the two processes say of a model."""
+    """Time a model in both processes, and return its row of the table."""
     command = [sys.executable, __file__, "--models", name, "--runs", str(runs)]
     command += [*(["--processor-time"] if processor_time else []), "--side"]
     sides = [

@@ -1,11 +1,12 @@
-"""Simulated ranks beside real ones, and Llama-3 on meshes that this machine has not.
+"""Compare simulated ranks with real ranks, and simulate Llama-3 on meshes that this machine does not have.
 
     python benchmarks/distributed.py            # writes benchmarks/results/distributed.md
-    python benchmarks/distributed.py --layers 4 # prints it, of Llamas with so few layers
+    python benchmarks/distributed.py --layers 4 # prints the page instead, for Llamas with 4 layers
 
-Four Gloo processes run a training step of blocks that are sharded (FSDP2) over two and tensor and sequence parallel over
-the other two; then their ranks are simulated. Each Llama is a training step of each rank of a mesh, by a few of its layers; then the
-meshes of 256 GPUs are searched. Ranks and meshes are shared among as many processes as there are cores; each job is a fresh process.
+Four Gloo processes run a training step on a 2 x 2 mesh. The blocks are sharded (FSDP2) along one dimension, and tensor and
+sequence parallel along the other. Then the same ranks are simulated. For each Llama, a training step of every rank of a mesh is
+extrapolated from a few layers. Then the meshes of 256 GPUs are searched. Ranks and meshes are divided among as many processes as
+there are cores. Each job runs in a fresh process.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ T = TypeVar("T")
 
 
 def meshes() -> list[dict[str, int]]:
-    """Tensor parallel within a node, sharded over dp, whole in each replicate: all in powers of two."""
+    """Return the meshes to search: tensor parallel within a node, sharded along dp, replicated along replicate. Sizes are powers of two."""
     found = []
     for tp in (1, 2, 4, 8):
         for power in range((GPUS // tp).bit_length()):
@@ -60,7 +61,7 @@ def named(mesh: dict[str, int]) -> str:
 
 
 def timed(run: Callable[[], T]) -> tuple[T, float, float]:
-    """Return the result, the seconds by the clock, and those of the processor in this process and its children."""
+    """Return the result, the wall-clock seconds, and the CPU seconds of this process and its children."""
     began, before = time.perf_counter(), os.times()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -70,7 +71,10 @@ def timed(run: Callable[[], T]) -> tuple[T, float, float]:
 
 
 def llama(layout: Layout, layers: int | None) -> list[str]:
-    """A row for each kind of ranks: sequences of 8,192 tokens, layers checkpointed, bf16 with f32 weights."""
+    """Return a row for each kind of rank.
+
+    Sequences have 8,192 tokens, all layers are checkpointed, weights are f32 and the computation is bf16.
+    """
     shape = SHAPES[layout.model]
     differs = [name for name in layout.mesh if name == "pp"]
 
@@ -97,7 +101,7 @@ def llama(layout: Layout, layers: int | None) -> list[str]:
 
 
 def search(layers: int | None) -> list[str]:
-    """The meshes of 256 GPUs in the order of the bound of a token, and the seconds that it took to simulate them."""
+    """Return the meshes of 256 GPUs, ordered by the lower bound on the time per token, and the seconds that the search took."""
     shape = SHAPES[SEARCHED]
 
     def step(mesh: Any, depth: int) -> Any:
@@ -121,7 +125,7 @@ def search(layers: int | None) -> list[str]:
 
 
 def real_and_simulated() -> list[str]:
-    """The rows of four real ranks, each beside the simulated one."""
+    """Return the rows of four real ranks, each followed by the row of the same rank in the simulation."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for processes in ("4", "0"):

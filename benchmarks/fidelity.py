@@ -1,9 +1,10 @@
-"""Fidelity of measurements: the sum of nodes beside the model's own latency, peak memory, the backward pass; and peers.
+"""Fidelity of measurements by fxflops and its peers: sums of node times against latency, peak memory, and the backward pass.
 
     python benchmarks/fidelity.py [--processes 3] [--models resnet50,...] [--device cpu|cuda]
 
-Each model is measured in fresh processes. In each, runs of the model itself alternate with every tool's own profiling of
-the same work; the ratio is the tool's sum over its parts to the median of the model's runs around it. The table is
+Each model is measured in fresh processes. In each process, runs of the model itself alternate with every tool's profiling of the
+same work. For a peer, the ratio is the tool's sum over its parts divided by the mean time of the model's runs just before and just
+after. For fxflops, it is the report's ``total_time`` divided by its ``latency``. The table is
 ``benchmarks/results/fidelity_<device>.md``.
 """
 
@@ -36,8 +37,8 @@ RESULTS = Path(__file__).parent / "results"
 Work = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 PAIRS = 5
 KEEPING = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
-"""Settings for glibc to keep freed memory, as the allocators in PyTorch's tuning guide do. Otherwise a run's time depends by
-some 15% on the pages that the system has to map again after the run before it."""
+"""glibc settings that keep freed memory, as the allocators in PyTorch's tuning guide do. Otherwise a run's time varies by about 15%,
+depending on the pages that the system has to map again after the previous run."""
 
 
 def of_timm(name: str, batch: int) -> Work:
@@ -92,7 +93,7 @@ def seconds(run: Callable[[], Any], device: str) -> float:
 
 
 def by_torch_flops(model: nn.Module, args: Any, kwargs: Any) -> float:
-    """Return the sum of torch_flops' nodes, in seconds."""
+    """Return the sum of torch_flops's node times, in seconds."""
     import torch_flops
 
     counter = torch_flops.TorchFLOPsByFX(copy.deepcopy(model))
@@ -105,7 +106,7 @@ def by_torch_flops(model: nn.Module, args: Any, kwargs: Any) -> float:
 
 
 def by_flops_profiler(model: nn.Module, args: Any, kwargs: Any) -> float:
-    """Return the sum of flops-profiler's durations of modules without children, in seconds."""
+    """Return the sum of the durations that flops-profiler gives for leaf modules, in seconds."""
     from flops_profiler.profiler import FlopsProfiler
 
     profiler = FlopsProfiler(model)
@@ -121,7 +122,7 @@ PEERS = {"torch_flops": by_torch_flops, "flops-profiler": by_flops_profiler}
 
 
 def measured(name: str, batch: int, device: str) -> dict[str, Any]:
-    """Measure the ratios of one process; for a tool that raises, the name of its error."""
+    """Measure the ratios of a model in this process. If a peer raises, its entry is the name of the error."""
     torch.manual_seed(0)
     model, args, kwargs = MODELS[name](batch)
     model = model.eval().to(device)

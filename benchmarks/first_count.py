@@ -1,11 +1,11 @@
-"""The time of a first count by function, beside the least that it could take.
+"""Where a first count spends its time, by function, and how little time it could take at best.
 
     python benchmarks/first_count.py [--models resnet50,vit_base_patch16_224,efficientnet_b0,densenet121,vgg16]
 
-Each model of timm is built on meta and counted in one thread, over and over: nothing is cached between counts. A CPU timer
-samples the running function every millisecond, with the builtins that it calls. "At least" is the time of the model's own
-Python and one empty tensor for each call, with results that are known beforehand. "A bare engine" is a second design, without
-most of what fxflops watches (``bare_count.py``). The table is ``benchmarks/results/first_count.md``.
+Each timm model is moved to meta and counted over and over in one thread. Nothing is cached between counts. A CPU timer samples
+the running function every millisecond. The time of builtins is included in the function that calls them. "At least" is the time
+of the model's own Python code and one empty tensor per call, with all results recorded beforehand. "A bare engine" is a second
+design that does not track most of what fxflops tracks (``bare_count.py``). The table is ``benchmarks/results/first_count.md``.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ OURS = Path(fxflops.__file__).parent
 MODELS = "resnet50,vit_base_patch16_224,efficientnet_b0,densenet121,vgg16"
 SECONDS, EVERY = 10.0, 0.001
 LEAST = 0.008
-"""The least share, in any model, of a function with a line of its own in the table."""
+"""A function has its own line in the table if its share of the time reaches this value in any model."""
 META = torch.device("meta")
 
 
 class Spent(Counter[str]):
-    """Milliseconds by function of fxflops or by package; ``facts`` are figures of the model and other times."""
+    """Milliseconds by fxflops function, or by package for other code. ``facts`` are figures of the model, and other times."""
 
     facts: dict[str, Any]
 
 
 class Recorded(TorchFunctionMode):
-    """A mode that records the result of every call, and in a second run returns an empty tensor like it."""
+    """A mode that records the result of every call. In later runs it skips the call and returns an empty tensor like the result."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class Recorded(TorchFunctionMode):
 
 
 def at_least(model: nn.Module, x: torch.Tensor) -> float:
-    """Return the milliseconds of the model's own Python and one empty tensor a call."""
+    """Return the milliseconds of the model's own Python code and one empty tensor per call."""
     with Recorded() as mode:
         model(x)
 
@@ -95,7 +95,7 @@ def at_best(run: Callable[[], Any], times: int) -> float:
 
 
 def spent_on(name: str) -> Spent:
-    """Sample the counts of this model for :data:`SECONDS`; return the milliseconds of one count by function."""
+    """Sample counts of a model for :data:`SECONDS`. Return the milliseconds of one count by function."""
     model = timm.create_model(name).eval().to("meta")
     x = torch.empty(1, *model.default_cfg["input_size"], device="meta")
     seen: Counter[str] = Counter()
@@ -132,7 +132,7 @@ def spent_on(name: str) -> Spent:
 
 
 def place(frame: FrameType) -> str:
-    """Return a function of fxflops (with those defined in it), or the package of any other function."""
+    """Return the fxflops function that a frame belongs to, or the package of other code. Nested functions belong to the outer one."""
     path = Path(frame.f_code.co_filename)
     if path.is_relative_to(OURS):
         return f"{path.relative_to(OURS).as_posix()}:{frame.f_code.co_qualname.partition('.<locals>')[0]}"
@@ -158,7 +158,7 @@ def functions_of(file: str) -> dict[str, str]:
 
 
 def about(where: str) -> str:
-    """Return the first sentence of a function's docstring, or a line on a package."""
+    """Return the first sentence of a function's docstring, or a line about a package."""
     told = {"torch": "calling modules and functions, kernels of what has no shape rule", "timm": "the model's own code"}
     file, _, function = where.partition(":")
     return functions_of(file).get(function, "") if function else told.get(where, "")

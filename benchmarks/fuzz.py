@@ -1,11 +1,12 @@
-"""Fuzzing with random nets: all numbers that fxflops gives for a net have to agree with each other and with others.
+"""Fuzz fxflops with random nets: all its numbers for a net must agree with each other and with independent measurements.
 
     python benchmarks/fuzz.py --nets 500 --seed 0
 
-Each net is drawn by hypothesis as the text of a module (``fuzz_nets.py``) and checked (``fuzz_checks.py``): counts agree with
-each other and with an independent counter (``fuzz_counter.py``), predicted memory agrees with the CPU's allocator, and the
-state is as before, also after an error. The results are kept in ``results/fuzz.jsonl``, so that runs add up: nets of a seed
-that are in it are not checked again. The table is ``results/fuzz.md``; a disagreement is shrunk to a few lines.
+hypothesis draws each net as the source text of a module (``fuzz_nets.py``). ``fuzz_checks.py`` then checks the net: counts must
+agree with each other and with an independent counter (``fuzz_counter.py``), predicted memory must agree with the CPU's allocator,
+and the state must be unchanged, even after an error. Results are kept in ``results/fuzz.jsonl``. Nets that are already there are
+not checked again, so the results of several runs add up. The table is ``results/fuzz.md``. A net with a disagreement is shrunk to
+a few lines.
 """
 
 from __future__ import annotations
@@ -64,14 +65,14 @@ MENDED = [
     ("a tensor that a reentrant checkpoint fills inside, and returns: `count(backward=True)` ended its backward pass there", META),
     ("`checkpoint(...).add_(1)`: `analyze(backward=True)` was refused, as its graph has no checkpointing and the result was changed", "tests/run/test_passes.py"),
 ]  # fmt: skip
-"""What the fuzzer found on the way, and the tests that it became."""
+"""Defects that the fuzzer found, each with the test file that now covers it."""
 LIMITS = [
     "a function, not a module, that is called in a thread of the model's own is seen by nobody: no mode is on there (modules are watched)",
 ]
 
 
 def drawn(number: int, use: Callable[[Net], None], count: int = AT_ONCE) -> None:
-    """Call ``use`` with the nets of a number, one after the other."""
+    """Call ``use`` with each net that hypothesis draws for a seed, up to ``count`` nets."""
 
     @seed(number)
     @settings(
@@ -85,7 +86,7 @@ def drawn(number: int, use: Callable[[Net], None], count: int = AT_ONCE) -> None
 
 
 def distinct_nets(number: int = 0, seen: Iterable[str] = ()) -> Iterator[tuple[int, Net]]:
-    """Yield seeds, from this one on, with their nets: each net once, and none whose key was ``seen``."""
+    """Yield seeds and their nets, starting at ``number``. Each net is yielded once; nets whose key is in ``seen`` are skipped."""
     known_keys = {*seen}
     while True:
         of_seed: list[Net] = []
@@ -105,7 +106,7 @@ def key_of(net: Net) -> str:
 
 
 def shrunk(net: Net, kind: str) -> Net:
-    """Return the net without the lines that a disagreement of this kind does not need."""
+    """Return the net without the lines that are not needed for a disagreement of this kind."""
     before, smaller = None, net
     while before is not smaller:
         before = smaller
@@ -124,7 +125,7 @@ def kinds_of(net: Net, faults: bool = False) -> set[str]:
 
 
 def _smaller(net: Net) -> Any:
-    """Yield the net without one line, whose result is replaced by its input; and the net with one value for its result."""
+    """Yield smaller nets: without one line, whose result is replaced by its input; and with a single value as the result."""
     for i, part in reversed([*enumerate(net.parts)]):
         for j in reversed(range(len(part.lines))):
             other = copy.deepcopy(net)
@@ -149,7 +150,7 @@ def _renamed(text: str, line: Any) -> str:
 
 
 def checked(net: Net, number: int, faults: bool, shrink: bool) -> dict[str, Any]:
-    """Check a net and return its row; a disagreement is shrunk."""
+    """Check a net and return its row. A net with a disagreement is shrunk if ``shrink``."""
     began = time.perf_counter()
     try:
         result = Checked(net.text, net.seed, faults)
@@ -172,13 +173,13 @@ def checked(net: Net, number: int, faults: bool, shrink: bool) -> dict[str, Any]
 
 
 def net_of(kept: dict[str, Any]) -> Net:
-    """Return the net of a row with a disagreement."""
+    """Rebuild the net that is kept in a row with a disagreement."""
     parts = [Part(**{**part, "lines": [Line(**line) for line in part["lines"]]}) for part in kept["parts"]]
     return Net(**{**kept, "parts": parts})
 
 
 def again(rows: list[dict[str, Any]]) -> None:
-    """Check the nets with a disagreement again, and keep the rows that still have one."""
+    """Check the nets with a disagreement again, and update their rows. ``was`` keeps the kinds of earlier disagreements."""
     for i, row in enumerate(rows):
         if row["found"]:
             new = checked(net_of(row["net"]), row["seed"], row["faults"], shrink=True)
@@ -199,7 +200,7 @@ def known() -> list[dict[str, Any]]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Return the table: the runs, the disagreements, those explained, and the defects found on the way."""
+    """Return the page: the nets that ran, the disagreements, the explained differences, and the defects that were found."""
     kinds = Counter(kind for row in rows for kind in row["kinds"])
     notes = Counter(note for row in rows for note in {*row["notes"]})
     left = [row for row in rows if row["found"]]

@@ -1,4 +1,4 @@
-"""The checks of a random net: counts agree with each other and with an independent counter; memory; state as before."""
+"""Checks of a random net: do counts agree with each other and an independent counter, is memory predicted, is the state unchanged?"""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ from .fuzz_runs import (
 from .fuzz_state import changed, state
 
 SELDOM = ("count again", "analyze recorded", "analyze backward")
-"""Of which each net has one."""
+"""Each net has only one of these runs, chosen by its seed."""
 OFF, SCALARS = 0.05, 64
-"""Of the allocator's peak; and the bytes of a few numbers, which torch makes tensors of inside its operators."""
+"""The tolerance for predicted memory: a share of the allocator's peak, or these bytes if they are more. Torch turns a few numbers into
+tensors inside its operators."""
 OPTIMIZERS = {
     "none": None,
     "neither": None,
@@ -58,7 +59,7 @@ MORE = {
     "MaxPool1d(": INDICES,
     "max_pool1d(": INDICES,
 }
-"""Why more may be predicted than is allocated, by what stands in a net's text."""
+"""Why the predicted memory may exceed the allocated memory, by words in the net's text."""
 LESS = {
     "old_weight_norm(": "memory: the allocator tells nothing of a free of what was there before it was watched",
     "layer_norm(": ROWS,
@@ -66,7 +67,7 @@ LESS = {
     "nn.RMSNorm(": "memory: rms_norm is predicted as the one kernel that it is on CUDA; the CPU writes it out",
     "ConvTranspose3d(": "memory: the CPU's transposed 3d convolution keeps its result in a storage as large as its input",
 }
-"""The same of less."""
+"""Why the predicted memory may be less than the allocated memory, by words in the net's text."""
 DRAW = "torch.rand(()) > 0.5"
 DRAWING = ("Dropout", "Transformer", "dropout_p", "preserve_rng_state=False")
 BY_CHANCE = "a branch drawn by chance, after dropout, which draws nothing on meta, or in what checkpoint draws anew"
@@ -75,7 +76,7 @@ Made = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 
 
 class Checked:
-    """The checks of one net: ``found`` are the disagreements, each with its kind; ``notes`` are checks that were left out."""
+    """The checks of one net. ``found`` are disagreements, each with its kind; ``notes`` say why checks were skipped or relaxed."""
 
     def __init__(self, text: str, seed: int, faults: bool = False) -> None:
         self.text = text
@@ -87,7 +88,7 @@ class Checked:
             self._all(faults)
 
     def make(self, kept: bool = False) -> Made:
-        """Make the net anew. Gradients are cleared unless they are ``kept``: a count has none to add to."""
+        """Build the net again. Gradients are cleared unless ``kept``, because a count starts without gradients."""
         model, args, kwargs = made(self.text, self.seed)
         if not kept:
             model.zero_grad()
@@ -136,7 +137,7 @@ class Checked:
             self._faults(learned is not None)
 
     def _truth(self, backward: bool) -> Independent | None:
-        """Return what the independent counter sees; None if the net itself raises."""
+        """Run the net under the independent counter and return the counter; None if the net raises or has no result to differentiate."""
         with checkpoints("recounted"):
             model, args, kwargs = self.make()
         model.train(backward)
@@ -158,7 +159,7 @@ class Checked:
         return counter
 
     def _held(self, name: str, way: Callable[[], Report], model: nn.Module, inputs: Any) -> Report | None:
-        """Return the report, and check that the state is the same before and after."""
+        """Return the report of a count or analysis, None if it raises. Check that the state is the same before and after."""
         torch.manual_seed(self.seed)
         random.seed(self.seed)
         before = state(model, inputs)
@@ -173,7 +174,7 @@ class Checked:
         return report
 
     def _profiled(self, backward: bool) -> dict[str, Report]:
-        """Check that the net has the same outputs within profile() as without, and leaves the same state."""
+        """Return the reports of profile(). Check that the net has the same outputs, and leaves the same state, as without profile()."""
         reports = {}
         for name, training in [("profile", False), *([("profile backward", True)] if backward else [])]:
             after, results = [], []
@@ -216,7 +217,7 @@ class Checked:
             nested = (
                 report.total_macs < counter.forward and "autograd.grad(" in self.text and "checkpoint(" in self.text
             )
-            if nested:  # a gradient taken in a forward computes again there what checkpoint has dropped
+            if nested:  # a gradient taken in the forward recomputes there what checkpoint has dropped
                 self.notes.append("recomputation inside the forward")
             elif report.total_macs != counter.forward:
                 self.say(f"MACs of {name}", report.total_macs, "counter", counter.forward)
@@ -252,7 +253,8 @@ class Checked:
     def _memory(self, reports: dict[str, Report], backward: bool) -> None:
         if "in_thread" in self.text:
             return
-        if "checkpoint(" in self.text and "torch.rand(())" in self.text:  # the allocator's run forgets what was drawn
+        # The checkpoints of the allocator's run do not keep the generator's state, so the recomputation may draw another branch.
+        if "checkpoint(" in self.text and "torch.rand(())" in self.text:
             return
         predicted = {"inference": reports.get("count"), "training": reports.get("count backward")}
         for way, report in predicted.items():
@@ -327,7 +329,10 @@ class Checked:
             return None
 
     def _faults(self, backward: bool) -> None:
-        """Raise an error at random calls, and check that it comes through and leaves all as it was."""
+        """Raise an error at random calls, and check that the state is unchanged.
+
+        Another error must not take its place, and a KeyboardInterrupt must not be swallowed.
+        """
         rng = random.Random(self.seed)
         ways: list[tuple[str, Callable[..., Any]]] = [
             ("count", fxflops.count),
@@ -346,7 +351,7 @@ class Checked:
                 try:
                     way(model, args, kwargs)
                 except Exception:
-                    continue  # told elsewhere
+                    continue  # another check reports this
                 calls = tick.calls
             model, args, kwargs = self.make()
             at, error = rng.randint(1, calls), rng.choice(ERRORS)

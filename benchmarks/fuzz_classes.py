@@ -1,4 +1,4 @@
-"""Classes for random nets beside torch's own: layers that override parts, autograd functions, containers."""
+"""Classes for random nets, in addition to torch's own: layers that override methods, autograd functions, containers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Pair(NamedTuple):
 
 
 class Scaled(nn.Linear):
-    """A layer whose forward does more than its base's."""
+    """A layer whose forward adds work to its base class's forward."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x) * 2
@@ -53,14 +53,14 @@ class Called(nn.Linear):
 
 
 class Quiet(nn.LayerNorm):
-    """A layer with another forward than its base's."""
+    """A layer that replaces its base class's forward."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return (x - x.mean(-1, keepdim=True)) * self.weight
 
 
 class Hyper(nn.Module):
-    """A layer whose weight is another's output, a plain tensor."""
+    """A module whose inner layer has a plain tensor as its weight: the output of another layer."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Hyper(nn.Module):
 
 
 class Standardized(nn.Conv2d):
-    """A layer that overrides a method that its base's forward calls."""
+    """A layer that overrides a method that its base class's forward calls."""
 
     def _conv_forward(self, x: torch.Tensor, weight: torch.Tensor, bias: Any) -> torch.Tensor:
         weight = weight - weight.mean((1, 2, 3), keepdim=True)
@@ -82,14 +82,14 @@ class Standardized(nn.Conv2d):
 
 
 class Reweighted1d(nn.Conv1d):
-    """The same as a one-dimensional convolution."""
+    """A one-dimensional convolution that overrides the same method."""
 
     def _conv_forward(self, x: torch.Tensor, weight: torch.Tensor, bias: Any) -> torch.Tensor:
         return super()._conv_forward(x, weight * 0.5, None if bias is None else bias * 2)
 
 
 class Residual(nn.Sequential):
-    """A container with a forward of its own."""
+    """A container with its own forward."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out = super().forward(x)
@@ -131,20 +131,20 @@ class Nested(nn.Module):
 
 
 class Halved(nn.Module):
-    """A parametrization."""
+    """A parametrization that makes a square weight symmetric."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * 0.5 + x.T * 0.5
 
 
 def parametrized(layer: nn.Module) -> nn.Module:
-    """The layer with a symmetric weight."""
+    """Return the layer with a symmetric weight."""
     parametrize.register_parametrization(layer, "weight", Halved())
     return layer
 
 
 class Doubled(torch.autograd.Function):
-    """An elementwise function with a backward of its own."""
+    """An elementwise function with its own backward."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -156,7 +156,7 @@ class Doubled(torch.autograd.Function):
 
 
 class Product(torch.autograd.Function):
-    """A matrix product with a backward of its own."""
+    """A matrix product with its own backward."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:

@@ -1,8 +1,8 @@
-"""An independent counter: multiply-accumulates, and FLOPs where a textbook gives them, of what a dispatch mode sees on real tensors.
+"""An independent counter: a dispatch mode that counts multiply-accumulates on real tensors, and FLOPs where a textbook gives them.
 
-Nothing of ``fxflops`` is imported. Rules are those of the definitions, over the shapes of the aten operators that ran: a product
-of [m, k] and [k, n] is mkn multiply-accumulates, a convolution as many per output as its window has weights, an attention two
-products over its scores and its gradient four, a recurrent step the products with its matrices.
+Nothing is imported from ``fxflops``. The rules are the definitions, applied to the shapes of the aten operators that ran. A product
+of [m, k] and [k, n] has mkn multiply-accumulates. A convolution has one per output and weight of its window. Attention has two
+products over its scores, and its gradient has four. A recurrent step has the products with its matrices.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _window(weight: Any) -> int:
 def convolution(
     x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, out: Any
 ) -> int:
-    """Count a window of weights for each output, of a transposed convolution for each input."""
+    """Count the weights of a window once per output, or once per input if the convolution is transposed."""
     return (x if transposed else out).numel() * _window(weight)
 
 
@@ -63,7 +63,7 @@ def _rnn(x: Any, w_ih: Any, w_hh: Any, *rest: Any) -> int:
 
 
 def _rnn_backward(x: Any, w_ih: Any, w_hh: Any, w3: Any, w4: Any, hx: Any, *rest: Any) -> int:
-    """Count the gradients of both matrices, of the input, and of each state but the first, which is rarely needed."""
+    """Count the gradients of both matrices and of the states. The input and the first state count only if they require a gradient."""
     steps, batch = x.shape[0], x.shape[1]
     matrices = steps * batch * (w_ih.numel() + w_hh.numel())
     states = (steps - 1 + hx.requires_grad) * batch * w_hh.numel()
@@ -105,7 +105,7 @@ MACS: dict[str, Rule] = {
 UNDEFINED = frozenset(
     "linalg_matrix_exp linalg_solve_triangular linalg_householder_product _trilinear linalg_qr".split()
 )
-"""How many products there are in these is the algorithm's matter."""
+"""Operators whose number of products depends on the algorithm."""
 FREE = frozenset(
     """
     view _unsafe_view reshape transpose t permute expand slice select clone copy_ detach alias unsqueeze squeeze unbind split
@@ -117,7 +117,7 @@ FREE = frozenset(
 ONE = frozenset(
     "add sub mul div neg relu maximum minimum reciprocal sqrt exp log abs sin cos clamp_min clamp_max".split()
 )
-"""An operation for each element of the result."""
+"""Operators with one operation per element of the result."""
 
 
 def _added(k: int, outputs: int, bias: bool) -> int:
@@ -137,8 +137,12 @@ FLOPS: dict[str, Rule] = {
 
 
 class Independent(TorchDispatchMode):
-    """Counts what runs inside, in threads of :func:`in_thread` too: ``macs`` by operator, of them the forward's; ``flops``, None
-    once an operator has run for which no textbook rule stands here; ``undefined`` operators, whose MACs no textbook tells."""
+    """Counts everything that runs inside, including threads of :func:`in_thread`.
+
+    ``by`` has the MACs by operator, and ``macs`` is their sum. The caller sets ``forward``, the MACs of the forward pass. ``flops`` is
+    None once an operator without a textbook rule has run. ``undefined`` are the operators that ran whose MACs have no textbook
+    definition.
+    """
 
     current: ClassVar[Independent | None] = None
 
@@ -200,7 +204,10 @@ class Independent(TorchDispatchMode):
 
 
 class Products(TorchFunctionMode):
-    """Outer products, which aten writes as plain multiplications: a contraction over nothing, one for each element."""
+    """Counts outer products as one multiply-accumulate per element; to the dispatch mode they are plain multiplications.
+
+    Also counts a number divided by a tensor as one division per element.
+    """
 
     def __init__(self, counter: Independent) -> None:
         self.counter = counter
@@ -211,13 +218,13 @@ class Products(TorchFunctionMode):
         products = self.counter.by["bmm"]
         out = func(*args, **(kwargs or {}))
         if func is torch.einsum and self.counter.by["bmm"] == products and len(args) > 2:
-            self.counter.by["outer"] += out.numel()  # nothing left to sum over
+            self.counter.by["outer"] += out.numel()  # an outer product: nothing is summed over
         if func in (torch.outer, torch.Tensor.outer, torch.ger, torch.kron, torch.addr):
             self.counter.by["outer"] += out.numel()
         return out
 
     def _divided(self, x: Any, number: Any) -> Any:
-        """One division for each element, which torch writes as a reciprocal and a product."""
+        """Count one division per element. Torch itself computes a reciprocal and a product."""
         known = self.counter.flops
         out = x.reciprocal() * number
         self.counter.flops = None if known is None else known + out.numel()
@@ -225,7 +232,7 @@ class Products(TorchFunctionMode):
 
 
 def recounted(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, seen by the counter's function mode also where autograd calls it: ``backward`` runs outside of modes."""
+    """Return the function with the counter's function mode on, even if autograd calls it: ``backward`` runs outside function modes."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         on = torch._C._len_torch_function_stack() or Independent.current is None
@@ -236,7 +243,7 @@ def recounted(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def in_thread(function: Callable[..., Any], *args: Any) -> Any:
-    """What a function returns in a thread of its own, counted there as here."""
+    """Run a function in a new thread, counted as in this thread, and return its result."""
     counter = Independent.current
     grad = torch.is_grad_enabled()
 

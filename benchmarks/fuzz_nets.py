@@ -1,4 +1,4 @@
-"""Random nets, drawn by hypothesis as the text of a module: each statement is tried on real tensors before it is taken."""
+"""Random nets, drawn by hypothesis as the source text of a module. Each statement is tried on real tensors before it is added."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ OUTPUTS = ["{0}"] * 3 + [
 
 
 class Faults:
-    """A function called between all statements, which raises once, at a given call."""
+    """A function that a net calls between its statements. It raises once, at a given call."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -75,8 +75,11 @@ _way = ["plain"]
 
 @contextmanager
 def checkpoints(way: str) -> Iterator[None]:
-    """Nets made meanwhile have checkpoints that are ``forgetful``: they keep no generator's state, which is 5 KB and no
-    operator's; or ``recounted``: what they compute again is seen by the counter."""
+    """Set the kind of checkpoints in nets made inside the block.
+
+    "forgetful" checkpoints do not keep the generator's state: it takes 5 KB, which no operator allocates. With "recounted"
+    checkpoints, the independent counter sees what is recomputed.
+    """
     _way[0] = way
     try:
         yield
@@ -114,7 +117,7 @@ def names() -> dict[str, Any]:
 
 @dataclass
 class Line:
-    """A statement in a class: the name of its result, and of the value it is made of."""
+    """A statement in a class. ``out`` is the name of its result, ``of`` the name of the value that it reads."""
 
     kind: str
     init: str
@@ -128,7 +131,7 @@ class Line:
 
 @dataclass
 class Part:
-    """A class of the net: its lines, and the expression that it returns."""
+    """A class of the net: its lines, and the expression that its forward returns."""
 
     name: str
     parameters: str
@@ -157,7 +160,7 @@ class Part:
 
 @dataclass
 class Net:
-    """The text of a net's classes, the last of which is the net's own, and of its inputs."""
+    """A net as text: its classes and its inputs. The last class is the net itself."""
 
     parts: list[Part]
     inputs: str
@@ -174,7 +177,7 @@ class Net:
 
 
 def made(text: str, seed: int) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
-    """Make the net of a text, and its inputs."""
+    """Build a net from its text. Return the model with its args and kwargs."""
     space = names()
     exec(compile(text, "<net>", "exec"), space)
     torch.manual_seed(seed)
@@ -184,7 +187,7 @@ def made(text: str, seed: int) -> tuple[nn.Module, tuple[Any, ...], dict[str, An
 
 
 class Maker:
-    """A maker that draws one net."""
+    """Draws one net."""
 
     def __init__(self, draw: Draw) -> None:
         self.draw = draw
@@ -227,7 +230,7 @@ class Maker:
         return part
 
     def line(self, values: dict[str, torch.Tensor], space: dict[str, Any], depth: int) -> Line | None:
-        """Draw one more statement; None if it does not run. Its result is a new value."""
+        """Draw one more statement, and add its result to ``values``. Return None if it does not run or its result is unsuitable."""
         name = [*values][-1] if self.draw(st.integers(0, 3)) else self.one([*values])
         x = values[name]
         kinds = [k for k in WEIGHTED if depth < DEEPEST or k not in ("module", "checkpoint", "thread")]
@@ -269,7 +272,7 @@ class Maker:
 
 @st.composite
 def nets(draw: Draw) -> Net:
-    """Draw nets of a few statements that run."""
+    """Draw a net of a few statements that run."""
     before = random.getstate(), torch.get_rng_state()
     try:
         return Maker(draw).net()

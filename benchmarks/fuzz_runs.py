@@ -1,4 +1,4 @@
-"""Steps of random nets, and comparisons of their tensors, bytes and totals."""
+"""Run steps of random nets, and compare their tensors, bytes and totals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fxflops import Report
 
 @contextmanager
 def written_out() -> Iterator[None]:
-    """Run attention and encoder layers without torch's fused kernel, which any mode on the stack switches off."""
+    """Run attention and encoder layers without torch's fused kernel, as they run under any mode."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -26,14 +26,16 @@ def written_out() -> Iterator[None]:
 
 
 class Watching(TorchDispatchMode):
-    """Does nothing; but with any mode on autograd adds up gradients into new tensors, as ``linear`` does its bias."""
+    """A mode that does nothing itself. Under any mode, torch allocates more: autograd sums gradients into new tensors, and ``linear``
+    adds its bias into a new tensor.
+    """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}))
 
 
 def stepped(model: nn.Module, args: Any, kwargs: Any, training: bool) -> Any:
-    """Run the net, and its backward pass."""
+    """Run the net, and its backward pass if ``training``. Return the net's output."""
     out = model(*args, **kwargs)
     if training:
         roots = list({id(t): t for t in tensors(out) if t.requires_grad}.values())
@@ -42,7 +44,7 @@ def stepped(model: nn.Module, args: Any, kwargs: Any, training: bool) -> Any:
 
 
 def tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Return the tensors in a value, in its containers and modules' attributes."""
+    """Yield the tensors in a value, including nested dicts, lists and tuples."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict):
@@ -54,7 +56,7 @@ def tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def held_by(model: nn.Module, inputs: Any, optimizer: Any = None) -> int:
-    """Return the bytes of the storages of a model, its inputs and an optimizer's state."""
+    """Return the bytes of the storages of a model, its inputs, their gradients and an optimizer's state."""
     found = [*model.parameters(), *tensors(inputs), *tensors([vars(module) for module in model.modules()])]
     found += [t.grad for t in found if t.is_leaf and t.grad is not None]
     found += [] if optimizer is None else [*tensors([*optimizer.state.values()])]
@@ -68,7 +70,10 @@ def values(model: nn.Module, inputs: Any) -> list[Any]:
 
 
 def same(a: Any, b: Any, close: bool = False) -> bool:
-    """Return True if two values are equal bit for bit, or ``close``: under a mode torch may choose another kernel."""
+    """Return whether the tensors in two values are equal bit for bit.
+
+    If ``close``, they may differ by rounding: torch may choose another kernel under a mode.
+    """
     ours, theirs = [*tensors(a)], [*tensors(b)]
     alike = partial(torch.allclose, rtol=1e-3, atol=1e-4, equal_nan=True) if close else _equal
     return len(ours) == len(theirs) and all(
@@ -97,7 +102,7 @@ def totals(report: Report) -> dict[str, Any]:
 
 
 def operators(a: Report, b: Report) -> dict[str, Any]:
-    """Return the operators in which two reports differ, with calls and FLOPs."""
+    """Return the operators whose calls or FLOPs differ between two reports, with both reports' calls and FLOPs."""
     found = []
     for report in (a, b):
         rows: dict[Any, list[int]] = {}

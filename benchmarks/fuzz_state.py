@@ -12,7 +12,7 @@ from torch import nn
 
 
 def frozen(value: Any, deep: int = 8, within: tuple[int, ...] = ()) -> Any:
-    """Return a value as plain values: tensors as bytes, layout and identity, containers and objects as their contents."""
+    """Return a comparable copy of a value: tensors as bytes, layout and identity; containers and objects as their contents."""
     if value is None or isinstance(value, (bool, int, float, str, bytes, complex, type, FunctionType)):
         return value
     if isinstance(value, torch.Tensor):
@@ -45,7 +45,7 @@ def _tensor(tensor: torch.Tensor, deep: int, within: tuple[int, ...]) -> Any:
 
 
 def state(model: nn.Module, inputs: Any) -> dict[str, Any]:
-    """Return the state that must be the same before and after."""
+    """Return the state that fxflops must not change."""
     paths = {path: frozen(vars(module), 5) for path, module in model.named_modules(remove_duplicate=False)}
     return {
         **{f"module {path!r}": (type(model.get_submodule(path)), held) for path, held in paths.items()},
@@ -55,7 +55,7 @@ def state(model: nn.Module, inputs: Any) -> dict[str, Any]:
 
 
 def process() -> dict[str, Any]:
-    """Return the states of the process's generators and switches."""
+    """Return the state of the process's random generators and of torch's global switches."""
     return {
         "torch's generator": torch.get_rng_state().numpy().tobytes(),
         "random": random.getstate(),
@@ -71,7 +71,7 @@ def process() -> dict[str, Any]:
 
 
 def changed(before: dict[str, Any], after: dict[str, Any]) -> str:
-    """Return the first state that has changed, with its place; "" if none has."""
+    """Return every state that has changed, with the place of its first difference; "" if nothing has changed."""
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     return "; ".join(f"{name}: {_difference(before.get(name), after.get(name))}" for name in names)
 

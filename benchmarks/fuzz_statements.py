@@ -1,8 +1,9 @@
-"""The texts of random nets' statements: layers, functions, views, writes, control flow, state, gradients.
+"""The source texts of statements in random nets: layers, functions, views, writes, control flow, state, gradients.
 
-A statement has lines for ``__init__`` and for ``forward``. ``{x}`` is the value it reads, ``{y}`` another of the same shape,
-``{o}`` its result, ``{m}`` a fresh attribute, ``{L}`` the last size of x, ``{F}`` its second, ``{k}`` a size to choose, ``{p}`` 1 to 3,
-``{b}`` a boolean, ``{h}`` a divisor of L, ``{dim}`` a dimension, ``{act}`` an activation, ``{Block}`` a random module that takes x.
+A statement has lines for ``__init__`` and lines for ``forward``. In these, ``{x}`` is the value that the statement reads, ``{y}`` a
+value of the same shape (possibly x), ``{o}`` the result, ``{m}`` a new attribute, ``{L}`` the last size of x, ``{F}`` the second size
+of x, ``{k}`` a random size, ``{p}`` 1 to 3, ``{p2}`` 1 or 2, ``{b}`` and ``{b2}`` booleans, ``{h}`` a divisor of L, ``{dim}`` a dimension,
+``{act}`` an activation, and ``{Block}`` a random module that takes x.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import NamedTuple
 
 
 class Statement(NamedTuple):
-    """A statement, and the numbers of dimensions of the values that it takes ("" for any)."""
+    """A statement. ``ranks`` are the numbers of dimensions that its value may have, as digits ("" for any)."""
 
     kind: str
     ranks: str

@@ -1,15 +1,14 @@
-"""The counts beside the hardware's: FLOPs of its performance counters, for GEMM, convolution and attention.
+"""Compare fxflops's FLOPs of GEMM, convolution and attention with the hardware's performance counters.
 
     python benchmarks/hardware_truth.py [--device cpu|cuda]
 
-On a CPU ``perf stat`` reads the counters of floating-point operations (Intel fp_arith_inst_retired, AMD
-fp_ret_sse_avx_ops) of a process that runs the case n times and of one that runs it 2n times: the difference is n runs'.
-On CUDA Nsight Compute (``ncu``) sums each kernel's fused multiply-adds, adds and multiplies, and the operations of the tensor
-cores by the dtype that they read. One process runs all cases, with a kernel that spins between them. Where the counters
-cannot be read (virtual machines mostly hide them) this says so and writes nothing. The table is
-``benchmarks/results/hardware_truth_<device>.md``.
+On a CPU, ``perf stat`` reads the counters of floating-point operations (Intel fp_arith_inst_retired, AMD
+fp_ret_sse_avx_ops) for two processes: one runs the case n times, the other 2n times. The difference is the cost of n runs.
+On CUDA, Nsight Compute (``ncu``) sums each kernel's fused multiply-adds, adds and multiplies, and the tensor-core operations by
+input dtype. One process runs all cases, separated by a spinning kernel. If the counters cannot be read (most virtual
+machines hide them), the script says so and writes nothing. The table is ``benchmarks/results/hardware_truth_<device>.md``.
 
-The counts are those of convention "fxflops"; a kernel may do more (padding to its tiles, Winograd: less).
+Counts use the convention "fxflops". A kernel may do more work (it pads to its tiles) or less (Winograd).
 """
 
 from __future__ import annotations
@@ -46,15 +45,15 @@ PERF = {
     "fp_arith_inst_retired.512b_packed_single": 16,
     "fp_ret_sse_avx_ops.all": 1,
 }
-"""Events with the operations that one of them stands for; a fused multiply-add counts twice in all of them."""
+"""perf events, and the number of operations that one event stands for. All of them count a fused multiply-add twice."""
 TENSOR_COUNTERS = (
     "sm__ops_path_tensor_src_bf16_dst_fp32",
     "sm__ops_path_tensor_src_fp16",
     "sm__ops_path_tensor_src_tf32_dst_fp32",
     "sm__ops_path_tensor_src_fp64",
 )
-"""Counters of the operations of tensor cores that Nsight Compute has for an H100 (CC 9.0). A multiply-add is 2: a bf16 product of
-1024 x 1024 matrices has 2,147,483,648. Each counter more is another pass over every kernel, so only these are asked for."""
+"""Nsight Compute's counters of tensor-core operations on an H100 (CC 9.0). A multiply-add counts as 2: a bf16 product of
+1024 x 1024 matrices has 2,147,483,648. Each additional counter costs another pass over every kernel, so only these are requested."""
 NCU = {
     "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum": 2,
     "smsp__sass_thread_inst_executed_op_fadd_pred_on.sum": 1,
@@ -63,9 +62,10 @@ NCU = {
 
 
 TENSOR = re.compile(r"sm__ops_path_tensor_src_(fp16|bf16|tf32|fp64)(_dst_fp(16|32))?")
-"""Counters like :data:`TENSOR_COUNTERS` of other cards. Those that end in _sparsity_on or _off are parts of these."""
+"""Matches the counterparts of :data:`TENSOR_COUNTERS` on other cards, but not counters that end in _sparsity_on or _off: each is
+already included in the counter without the suffix."""
 MARKER = "spin_kernel"
-"""The kernel of torch.cuda._sleep, which stands before and after each case."""
+"""The kernel of torch.cuda._sleep, which runs before and after each case."""
 
 
 class Attention(nn.Module):
@@ -86,7 +86,7 @@ CASES: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
 
 @dataclass(frozen=True)
 class GPUCase:
-    """A case in a dtype; "tf32" is f32 that tensor cores may compute."""
+    """A case in one dtype. "tf32" is f32 that tensor cores may compute in TF32."""
 
     name: str
     dtype: str
@@ -94,11 +94,11 @@ class GPUCase:
     backward: bool = False
 
     def ready(self, device: str) -> tuple[nn.Module, torch.Tensor]:
-        """Return the model and its input on the device, with the settings for the dtype made if it is a GPU."""
-        if device.startswith("cuda"):  # elsewhere they would only outlast the count
+        """Return the model and its input on the device. On a GPU, also set torch's TF32 flags for the dtype."""
+        if device.startswith("cuda"):  # elsewhere the flags have no use, and would stay set after the count
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = self.dtype == "tf32"
         kind = {"bf16": torch.bfloat16, "f16": torch.float16}.get(self.dtype, torch.float32)
-        # Drawn and rounded on the CPU: on the device that would be more kernels to watch.
+        # Draw and round on the CPU: on the device, that would add kernels to the profile.
         model, x = self.make()
         return model.to(kind).to(device), x.to(kind).to(device).requires_grad_(self.backward)
 
@@ -112,13 +112,13 @@ GPU_CASES = [
     GPUCase(GEMM, "f16", CASES[GEMM]),
     GPUCase(GEMM, "tf32", CASES[GEMM]),
     GPUCase(CONV, "tf32", CASES[CONV]),
-    # Last, as it has 16 kernels: what the time may not be enough for.
+    # Last, because it has 16 kernels and may not fit into the time limit.
     GPUCase(f"{CONV}, with backward", "bf16", CASES[CONV], backward=True),
 ]
 
 
 def run(case: str, runs: int, device: str) -> None:
-    """Run the case in the process that is measured, without TF32 or reduced precision, so that FP32 units compute."""
+    """Run the case in the measured process, with TF32 off, so that the FP32 units do the work."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     model, x = CASES[case]()
     model, x = model.to(device), x.to(device)
@@ -138,7 +138,7 @@ def watched(command: list[str], case: str, runs: int, device: str) -> str:
 
 
 def by_perf(case: str) -> float:
-    """Return the operations of one run, from the difference of two processes."""
+    """Return the operations of one run: the difference between two processes, divided by the difference in runs."""
 
     def operations(runs: int) -> int:
         total, seen = 0, False
@@ -158,21 +158,21 @@ def by_perf(case: str) -> float:
 
 
 def run_gpu_cases() -> None:
-    """Run the cases in the process that Nsight Compute watches, with the marker's kernel before and after each."""
+    """Run the cases in the process that Nsight Compute profiles, with the marker kernel before and after each case."""
     for case in GPU_CASES:
         model, x = case.ready("cuda")
         torch.cuda._sleep(1)
         with torch.set_grad_enabled(case.backward):
             out = model(x)
         if case.backward:
-            # A gradient that exists already: making one is a kernel too.
+            # Pass an existing tensor as the gradient: creating one would launch another kernel.
             out.backward(x.detach() if out.shape == x.shape else out.detach())
         torch.cuda._sleep(1)
     torch.cuda.synchronize()
 
 
 def counted_by_fxflops(case: GPUCase, device: str) -> tuple[int, int]:
-    """Return FLOPs and MACs of a case: of causal attention those of the pairs that are computed."""
+    """Return the FLOPs and MACs of a case. For causal attention, count only the pairs that the mask leaves."""
     model, x = case.ready(device)
     report = fxflops.count(model, x, backward=case.backward, attention="exact")
     flops = report.total_flops + (report.total_backward_flops or 0)
@@ -180,18 +180,18 @@ def counted_by_fxflops(case: GPUCase, device: str) -> tuple[int, int]:
 
 
 def by_ncu(seconds: float, folder: Path) -> dict[str, Any]:
-    """Return ``rows`` of all cases, and ``why`` there are none, by Nsight Compute in so many seconds.
+    """Profile all cases with Nsight Compute for at most ``seconds``. Return their ``rows``, and ``why`` some or all are missing.
 
-    If the time is over before the last case, ``rows`` are those of the cases before, and ``why`` says so. ``folder`` gets
-    ``ncu.csv``, the counters of each kernel; if this ncu has other counters of tensor cores than an H100's, also
-    ``ncu_metrics.txt`` with their names.
+    If the time runs out, ``rows`` has the cases that finished, and ``why`` says so. The counters of each kernel are written to
+    ``ncu.csv`` in ``folder``. If this ncu lacks the tensor-core counters of an H100, the names of the counters that it has are
+    written to ``ncu_metrics.txt``.
     """
     end = time.monotonic() + seconds
     ncu = ncu_path()
     if ncu is None:
         return {"rows": [], "why": "ncu is not installed"}
     try:
-        # Another card may not have these counters; of those that it lists, some may still not be there for kernels.
+        # Another card may lack these counters, and some counters that it lists may not be available for kernels: try three choices.
         choices: list[Callable[[], list[str]]] = [
             lambda: [*TENSOR_COUNTERS],
             lambda: tensor_metrics(ncu, folder, max(5.0, (end - time.monotonic()) / 2)),
@@ -210,13 +210,13 @@ def by_ncu(seconds: float, folder: Path) -> dict[str, Any]:
 
 
 def ncu_path() -> str | None:
-    """Return Nsight Compute's command line, which is not always on the PATH; None if it is not installed."""
+    """Return the path of Nsight Compute's command-line program, which is not always on the PATH; None if it is not installed."""
     installed = [*Path("/usr/local").glob("cuda*/bin/ncu"), *Path("/opt/nvidia").glob("nsight-compute/*/ncu")]
     return shutil.which("ncu") or next(map(str, sorted(installed, reverse=True)), None)
 
 
 def tensor_metrics(ncu: str, folder: Path, seconds: float) -> list[str]:
-    """Return the names of the counters of tensor cores to ask for, out of those that this ncu has for the card."""
+    """Return the names of the tensor-core counters to request, chosen from the counters that this ncu has for the card."""
     listed: list[str] = []
     for chip in ([], ["--chips", "gh100"]):
         command = [ncu, "--query-metrics", *chip]
@@ -227,15 +227,15 @@ def tensor_metrics(ncu: str, folder: Path, seconds: float) -> list[str]:
             break
     (folder / "ncu_metrics.txt").write_text("\n".join(listed) + "\n", encoding="utf8")
     chosen = [name for name in listed if TENSOR.fullmatch(name)]
-    # "src_fp16" has the operations of "src_fp16_dst_fp32" too: never both.
+    # "src_fp16" includes the operations of "src_fp16_dst_fp32": never request both.
     chosen = [name for name in chosen if "_dst_" not in name or name.partition("_dst_")[0] not in chosen]
     return chosen
 
 
 def watched_by_ncu(ncu: str, metrics: list[str], file: Path, seconds: float) -> str:
-    """Run the cases under Nsight Compute, which writes its table to ``file``; return in words why that failed, or ""."""
+    """Run the cases under Nsight Compute, which writes its table to ``file``. Return why that failed, or "" if it did not."""
     file.unlink(missing_ok=True)
-    # At the card's own clock, and in base units: 1,073,741,824 rather than 1.07 G.
+    # Keep the card's own clock, and print base units: 1,073,741,824 rather than 1.07 G.
     options = [
         "--csv",
         "--print-units",
@@ -247,7 +247,7 @@ def watched_by_ncu(ncu: str, metrics: list[str], file: Path, seconds: float) -> 
         "--log-file",
         str(file),
     ]
-    # The child ends itself before the time is over: then ncu writes what it has seen, which it does not if it is killed.
+    # The child exits shortly before the time limit: ncu then writes what it has recorded. If ncu were killed, it would write nothing.
     child = [sys.executable, __file__, "--watched", "--seconds", str(max(int(seconds) - 4, 1))]
     command = [ncu, *options, "--metrics", ",".join(metrics), *child]
     try:
@@ -266,9 +266,9 @@ def watched_by_ncu(ncu: str, metrics: list[str], file: Path, seconds: float) -> 
 
 
 def rows_of(file: Path, device: str = "cuda") -> list[dict[str, Any]]:
-    """Return a row for each case in Nsight Compute's table: the kernels between two markers are a case's.
+    """Return a row for each case in Nsight Compute's table. A case's kernels lie between two markers.
 
-    A table that was cut off has the cases before.
+    If the table was cut off, only the finished cases have rows.
     """
     text = file.read_text(encoding="utf8") if file.exists() else ""
     if '"ID"' not in text:
@@ -308,7 +308,7 @@ def rows_of(file: Path, device: str = "cuda") -> list[dict[str, Any]]:
                 "units": units,
                 "tensor": tensor,
                 "ratio": counted / (units + tensor) if units + tensor else None,
-                # 2 where a counter takes a multiply-add as 2 operations.
+                # This is 2 if the counter counts a multiply-add as 2 operations.
                 "per multiply-add": (units + tensor) / macs,
                 "metrics": totals,
                 "kernels": [kernels[number][:80] for number in numbers],
@@ -318,7 +318,7 @@ def rows_of(file: Path, device: str = "cuda") -> list[dict[str, Any]]:
 
 
 def gpu_table(rows: list[dict[str, Any]], why: str) -> list[str]:
-    """Return the lines of the table of the cases on a GPU; "- (why)" if there are none."""
+    """Return the lines of the table of GPU cases; "- (why)" if there are no rows."""
     if not rows:
         return [f"- ({why})"]
     lines = [

@@ -1,9 +1,9 @@
-"""Ctrl-C at random moments in the life of commands: whether each ended, with what exit code, how soon, and what it said.
+"""Press Ctrl-C at random moments while commands run. Record whether each ended, its exit code, how soon, and any traceback.
 
     python benchmarks/interrupts.py [--tries 200]
 
-Each try starts a command in a process of its own and sends it SIGINT after a random time, up to what it took undisturbed;
-a try that comes after its end is made again. The table is ``benchmarks/results/interrupts.md``.
+Each try starts a command in its own process and sends SIGINT after a random time, at most the time that an undisturbed run
+takes. If the command ends before the signal, the try is repeated. The table is ``benchmarks/results/interrupts.md``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ COMMANDS = (
     "run timm:resnet18 --counts-only",
 )
 PATIENCE = 20.0
-"""Seconds after which a process counts as one that did not end."""
+"""Seconds after the signal before a process is reported as "did not end"."""
 
 
 def started(command: str, folder: str) -> subprocess.Popen[str]:
@@ -44,7 +44,10 @@ def started(command: str, folder: str) -> subprocess.Popen[str]:
 
 
 def tried(command: str, folder: str, longest: float) -> tuple[str, float]:
-    """Return how a process ended and the seconds from the signal to its end; "" and its own if it ended before the signal."""
+    """Return how a process ended, and the seconds from the signal to its end.
+
+    If the process ended before the signal, return "" and the seconds that it ran.
+    """
     run, begun = started(command, folder), time.perf_counter()
     with suppress(subprocess.TimeoutExpired):
         run.communicate(timeout=random.uniform(0.0, longest))
@@ -61,13 +64,14 @@ def tried(command: str, folder: str, longest: float) -> tuple[str, float]:
         return "did not end", PATIENCE
     if run.returncode == 0:
         return "exit code 0 after the signal", time.perf_counter() - begun
-    own = str(ROOT / "fxflops" / "cli") in said  # else it is Python's start, before the command has a handler
+    # Otherwise Python was still starting, and the command had no handler yet.
+    own = str(ROOT / "fxflops" / "cli") in said
     traceback = f" with a traceback{'' if own else ' of Python starting'}" if "Traceback" in said else ""
     return f"exit code {run.returncode}{traceback}", time.perf_counter() - begun
 
 
 def _lives(pid: int) -> bool:
-    """Return whether a process still has memory; the system takes it, where it says so, when the exit code is settled."""
+    """Return whether a process is still running, as far as /proc shows: its memory map is empty once its exit code is settled."""
     with suppress(OSError):
         return bool(Path(f"/proc/{pid}/maps").read_text())
     return True
@@ -79,7 +83,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
     random.seed(asked.seed)
-    # A shell ignores SIGINT for what it starts in the background, and the commands would inherit that.
+    # A shell makes background jobs ignore SIGINT, and the commands would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     rows = []
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""Jobs in a process of their own, which one of them may end or block: then a new process goes on."""
+"""Run jobs in a separate process. If a job crashes the process or hangs, the next job gets a new process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from typing import Any
 
 
 class Isolated(threading.local):
-    """A process for each thread that calls it. ``setup`` is called first in each; after ``jobs`` jobs a new one is started."""
+    """Runs jobs in one process per calling thread.
+
+    ``setup`` is called first in each process. After ``jobs`` jobs a new process is started; 0 means never.
+    """
 
     def __init__(self, setup: Callable[..., Any] | None = None, *args: Any, jobs: int = 0) -> None:
         self.setup, self.args, self.jobs = setup, args, jobs
@@ -22,7 +25,7 @@ class Isolated(threading.local):
         self.done = 0
 
     def __call__(self, function: Callable[..., Any], *args: Any, seconds: float | None = None) -> Any:
-        """Return what the function does there; BrokenProcessPool if it ended the process, TimeoutError if it took too long."""
+        """Return the function's result. Raises BrokenProcessPool if the process died, TimeoutError if the job took too long."""
         if self.pool is None:
             context = multiprocessing.get_context("spawn")
             self.pool = ProcessPoolExecutor(1, context, self.setup, self.args)
@@ -40,17 +43,17 @@ class Isolated(threading.local):
             self.end()
         return result
 
-    ended = False  # by end_all: a job that broke off then did not end its process itself
+    ended = False  # set by end_all: a job that fails afterwards did not kill its process itself
 
     @classmethod
     def end_all(cls) -> None:
-        """End the processes of all threads, whatever they are doing."""
+        """Kill the processes of all threads, whatever they are doing."""
         cls.ended = True
         for process in multiprocessing.active_children():
             process.kill()
 
     def end(self) -> None:
-        """End the process of this thread; the next call starts another."""
+        """Kill this thread's process; the next call starts another."""
         if self.pool is not None:
             for process in [*(self.pool._processes or {}).values()]:
                 process.kill()
@@ -59,13 +62,16 @@ class Isolated(threading.local):
 
 
 def bounded(gigabytes: int) -> None:
-    """Have this process raise where it would take more memory than a job may."""
+    """Limit this process's memory: beyond ``gigabytes``, allocations fail with an error."""
     resource.setrlimit(resource.RLIMIT_DATA, (gigabytes * 10**9,) * 2)
 
 
 @contextmanager
 def deadline(seconds: int, timer: int = signal.ITIMER_REAL) -> Iterator[None]:
-    """TimeoutError after so many seconds; of the processor, if the timer is ``signal.ITIMER_PROF``: other work does not count."""
+    """Raise TimeoutError in the block after so many seconds.
+
+    With ``signal.ITIMER_PROF`` as the timer, only this process's CPU time counts, so a busy machine does not shorten the deadline.
+    """
 
     def raise_timeout(*_: Any) -> None:
         raise TimeoutError(f"not done after {seconds} s")

@@ -1,10 +1,10 @@
-"""Kernels of other libraries: each formula against the plain computation that it stands for, forward and backward, in five shapes.
+"""Check the formulas for other libraries' kernels against plain reference computations, forward and backward, in several shapes.
 
     python benchmarks/kernels.py
 
-A kernel is called by its library's own name and parameters on meta, where it must not run, and counted. Beside it stands its
-reference, operation by operation: the textbook's definition on numbers that tally what is done to them, a tape that differentiates
-it (``tests/tape.py``), or torch's own layers. The table is ``benchmarks/results/kernels.md``.
+Each kernel is called on meta tensors, by its library's own name and parameters, and counted; it must not run. The reference counts
+operation by operation: the textbook definition on numbers that tally each operation, a tape that also differentiates
+(``tests/tape.py``), or torch's own layers. The table is ``benchmarks/results/kernels.md``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tests.tape import Tape
 
 RESULTS = Path(__file__).parent / "results" / "kernels.md"
 Row = tuple[str, str, tuple[int, int], tuple[int, int]]
-"""The kernel, its shape, and the FLOPs of forward and backward: of the formula, and of the reference."""
+"""The kernel, its shape, the (forward, backward) FLOPs by the formula, and the same by the reference."""
 HEADER = """\
 # Kernels of other libraries
 

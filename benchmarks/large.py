@@ -1,8 +1,8 @@
-"""Models larger than this machine, built from their configurations on meta: a forward, a decode step, a training step.
+"""Count models larger than this machine, built on meta from their configs: a forward, a decode step, a training step.
 
     python benchmarks/large.py [--models llama-3-405b,...]
 
-Each in a fresh process. The table is ``benchmarks/results/large.md``.
+Each model runs in a fresh process. The table is ``benchmarks/results/large.md``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CONTEXT = 2**17
 
 
 def language_model(config: Any) -> tuple[nn.Module, dict[str, Any], dict[str, Any]]:
-    """Return a causal language model, with inputs for a prompt of 2,048 tokens and for one token after 131,071."""
+    """Return a causal language model, inputs for a prompt of 2,048 tokens, and inputs for one token after 131,071 cached tokens."""
     import transformers as hf
 
     model = hf.AutoModelForCausalLM.from_config(config)
@@ -41,7 +41,7 @@ def language_model(config: Any) -> tuple[nn.Module, dict[str, Any], dict[str, An
     token = {"input_ids": torch.zeros(1, 1, dtype=torch.long, device="cpu"), "use_cache": True}
     heads = getattr(config, "num_key_value_heads", config.num_attention_heads)
     key = value = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    if hasattr(config, "kv_lora_rank"):  # latent attention caches what keys and values are made of
+    if hasattr(config, "kv_lora_rank"):  # latent attention caches one compressed vector per token
         heads, key, value = 1, config.kv_lora_rank, config.qk_rope_head_dim
     for layer in range(config.num_hidden_layers):
         cache.update(torch.empty(1, heads, CONTEXT - 1, key), torch.empty(1, heads, CONTEXT - 1, value), layer)

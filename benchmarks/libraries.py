@@ -1,11 +1,12 @@
-"""Trainings and samplers through other libraries' own classes: counted, measured, and left as they were.
+"""Count and measure training and sampling with other libraries' classes, and check that fxflops does not change their results.
 
     python -m benchmarks.libraries [--only WORD] [--again] [--seconds 120]
 
-Each case runs in a process of its own, twice from the same seeds: once alone, once with a step in ``fxflops.profile`` and
-then counted by ``fxflops.count``, with its optimizer. Losses, parameters, optimizer state, and random generators must
-then be bit-equal. What a library compiles runs eagerly throughout. The multiply-accumulates of the profiled step are compared with torch's FlopCounterMode, its peak
-with the storages that a dispatch mode sees. Finished cases are kept in ``results/libraries.jsonl`` until ``--again``.
+Each case runs in its own process, from the same seeds without and with fxflops. With fxflops, the second step runs in
+``fxflops.profile``, and ``fxflops.count`` then counts the model with its optimizer. Losses, parameters, optimizer state and random
+generators must be bit-equal at the end. Code that a library compiles runs eagerly in both. The multiply-accumulates of the profiled
+step are compared with torch's FlopCounterMode, and its peak with the storages that a dispatch mode sees. Finished cases are kept in
+``results/libraries.jsonl``; ``--again`` runs them anew.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ STEPS = 4
 
 
 def plain(name: str) -> tuple[list[Any], dict[str, Any]]:
-    """Return losses and final values of the case alone; and what the oracles say of its second step, in a run of its own."""
+    """Run the case without fxflops. Return its losses and final values, and the oracles' figures for the second step.
+
+    Each oracle gets a separate run, so that it cannot influence the losses.
+    """
     case, trace = started(name), []
     for _ in range(STEPS):
         trace.append(value_of(case.step()))
@@ -56,7 +60,7 @@ def plain(name: str) -> tuple[list[Any], dict[str, Any]]:
 
 
 def observed(name: str) -> tuple[list[Any], dict[str, Any]]:
-    """Return the same with the second step profiled, and a call of the model counted before the third."""
+    """Return losses and final values, with the second step profiled and the model counted before the third; and fxflops's figures."""
     import fxflops
 
     case, trace, said = started(name), [], dict[str, Any]()
@@ -98,7 +102,7 @@ def value_of(value: Any) -> Any:
 
 
 def run(name: str) -> dict[str, Any]:
-    """Run a case in this process; return its row."""
+    """Run a case in this process and return its row."""
     row: dict[str, Any] = {"case": name, "versions": {need: version(need) for need in CASES[name][1]}}
     try:
         alone, oracle = plain(name)
@@ -114,7 +118,7 @@ def run(name: str) -> dict[str, Any]:
 
 
 def verdict(row: dict[str, Any]) -> str:
-    """Return what is wrong with a row, "" for nothing."""
+    """Return what is wrong with a row; "" if nothing is."""
     if "broken" in row:
         return f"cannot run alone: {row['broken']}"
     if "raised" in row:
@@ -137,7 +141,7 @@ def verdict(row: dict[str, Any]) -> str:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Return the rows as a page."""
+    """Return the rows as a Markdown page."""
     lines = [
         "# Other libraries' trainings and samplers",
         "",
@@ -170,11 +174,11 @@ NOTES = {
     "pyro: SVI of a Bayesian regression": "peak: the first step's observations, 48 bytes, which the guide's prototype_trace holds: "
     "gc.get_objects() finds them before and after the step; the oracle looks into attributes, lists and dicts alone",
 }
-"""The causes of differences, by case."""
+"""Known causes of differences, by case."""
 
 
 def warm_up() -> None:
-    """Load what every case needs, so that copies of this process need not."""
+    """Import what every case needs, so that the forked processes do not have to."""
     import fxflops
 
     model = torch.nn.Linear(2, 2)
@@ -184,7 +188,7 @@ def warm_up() -> None:
 
 
 def in_copy(name: str, seconds: int, run: Callable[[str], dict[str, Any]], needs: Iterable[str]) -> dict[str, Any]:
-    """Run a case, which needs these distributions, in a copy of this process; return its row."""
+    """Run a case in a fork of this process and return its row. ``needs`` names the packages to import before forking."""
     for need in needs:
         with contextlib.suppress(Exception):
             importlib.import_module(need.replace("-", "_").removesuffix("_ppl"))
@@ -215,14 +219,14 @@ def in_copy(name: str, seconds: int, run: Callable[[str], dict[str, Any]], needs
 
 
 def row_of_table(row: dict[str, Any], numbers: Sequence[float | None], *rest: str) -> str:
-    """Return the row of a case in a page: its name, versions, numbers, empty where they are None, and the rest."""
+    """Return a case's row of a page: its name, versions, numbers (empty for None), and the rest."""
     versions = ", ".join(f"{name} {number}" for name, number in row["versions"].items())
     cells = ["" if number is None else f"{number:,.0f}" for number in numbers]
     return f"| {' | '.join([row['case'], versions, *cells, *rest])} |"
 
 
 def note_of(row: dict[str, Any], notes: Mapping[str, str], verdict: Callable[[dict[str, Any]], str]) -> str:
-    """Return the known cause of a row's difference, else what is wrong with it; without what would break a table."""
+    """Return the known cause of a row's difference, else its verdict, with characters that would break a table replaced."""
     return (notes.get(row["case"], "") or verdict(row)).replace("\n", " ").replace("|", "/")
 
 
@@ -235,9 +239,9 @@ def run_cases(
     page: Path,
     can_run: Callable[[str], bool] = lambda name: True,
 ) -> None:
-    """Run the cases that the command line asks for and that have no row yet, each in a copy of this process; keep the rows, and write the page.
+    """Run the requested cases that have no row yet, each in a fork of this process. Save the rows to ``kept`` and write ``page``.
 
-    A case is something and the distributions that it needs.
+    The second item of each case names the packages that it needs. This function reads the command line.
     """
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="")

@@ -1,6 +1,6 @@
-"""Trainings and samplers through other libraries' own classes, for ``benchmarks/libraries.py``. Nothing here knows fxflops.
+"""Training and sampling with other libraries' classes, for ``benchmarks/libraries.py``. Nothing here uses fxflops.
 
-Each case is a function that returns a :class:`Case`. Its step makes its own inputs, by the global generators.
+Each case is a function that returns a :class:`Case`. Its step draws its own inputs from the global generators.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from torch import nn
 
 
 class Case(NamedTuple):
-    """A step, the model that it calls, and what it changes: optimizers, metrics, whole trainers.
+    """A step, the model that it calls, and the objects that it changes: optimizers, metrics, whole trainers.
 
-    ``optimizer`` and ``inputs`` are for ``count``; they are None where one call of the model is not what the step does.
+    ``optimizer`` and ``inputs`` are passed to ``count``. They are None if the step does more than call the model once.
     """
 
     model: nn.Module
@@ -30,7 +30,7 @@ class Case(NamedTuple):
 
 Make = Callable[[], Case]
 CASES: dict[str, tuple[Make, tuple[str, ...]]] = {}
-"""By name: the function, and the distributions that it needs."""
+"""By name: the function that makes the case, and the packages that it needs."""
 
 
 def case(name: str, *needs: str) -> Callable[[Make], Make]:
@@ -57,7 +57,7 @@ def training(
     closure: bool = False,
     create_graph: bool = False,
 ) -> Case:
-    """Return a usual step of training, with ``create_graph`` for optimizers that take second derivatives."""
+    """Return a case with an ordinary training step. ``create_graph`` is for optimizers that take second derivatives."""
 
     def loss_of() -> torch.Tensor:
         optimizer.zero_grad()
@@ -73,7 +73,7 @@ def training(
         optimizer.step()
         return loss
 
-    if create_graph:  # a count of the model alone takes no second derivatives
+    if create_graph:  # count() takes no second derivatives, so it would not match the step
         return Case(model, step, (optimizer, *changes))
     return Case(model, step, (optimizer, *changes), None if closure else optimizer, inputs)
 
@@ -231,7 +231,7 @@ def swa() -> Case:
 
 
 class SAM(torch.optim.Optimizer):
-    """The usual implementation, by davda54: its groups are those of another optimizer."""
+    """The common implementation of SAM, by davda54. It shares its param_groups with the optimizer that it wraps."""
 
     def __init__(self, params: Any, base_optimizer: Any, rho: float = 0.05, **kwargs: Any) -> None:
         super().__init__(params, {"rho": rho, **kwargs})
@@ -796,7 +796,7 @@ def private() -> Case:
     )  # fmt: skip
 
     def inputs() -> torch.Tensor:
-        optimizer.zero_grad()  # it refuses gradients that it has used, in a count too
+        optimizer.zero_grad()  # it rejects gradients that it has already used, in a count too
         return x16()
 
     return training(model, optimizer, inputs)

@@ -1,6 +1,6 @@
-"""What a step of training did, by oracles that know nothing of fxflops: torch's FLOP counter, live storages, and values.
+"""Oracles for ``benchmarks/libraries.py``: what a training step did, by torch's FLOP counter, live storages, and tensor values.
 
-They are for ``benchmarks/libraries.py``. A test makes sure that nothing here imports fxflops.
+They must be independent of fxflops: a test makes sure that nothing here imports it.
 """
 
 from __future__ import annotations
@@ -36,20 +36,23 @@ PARTS_OF_SPARSE = {
 
 
 def seed(number: int = 0) -> None:
-    """Seed the generators that libraries use."""
+    """Seed the random generators that libraries use."""
     random.seed(number)
     numpy.random.seed(number)
     torch.manual_seed(number)
 
 
 def generators() -> list[Any]:
-    """Return the states of these generators."""
+    """Return the states of the generators that :func:`seed` seeds."""
     keys = numpy.random.get_state()
     return [random.getstate(), [keys[0], keys[1].tolist(), *keys[2:]], torch.get_rng_state().tolist()]
 
 
 def tensors_behind(*roots: Any) -> list[torch.Tensor]:
-    """Return all tensors that objects lead to, by what the garbage collector knows of them."""
+    """Return all tensors reachable from ``roots``, by the references that the garbage collector sees.
+
+    Dicts and lists with more than LONGEST items are skipped.
+    """
     seen, found, queue = set[int](), [], [*roots]
     while queue:
         value = queue.pop(0)
@@ -70,7 +73,7 @@ def tensors_behind(*roots: Any) -> list[torch.Tensor]:
 
 
 def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Return the plain tensors that a sparse tensor, or one of a wrapper class, holds."""
+    """Return the plain tensors inside a sparse tensor or a wrapper subclass; a plain tensor is its own only part."""
     if hasattr(tensor, "__tensor_flatten__"):
         return [part for name in tensor.__tensor_flatten__()[0] for part in parts_of(getattr(tensor, name))]
     if tensor.layout in PARTS_OF_SPARSE:
@@ -80,8 +83,8 @@ def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def held_by(model: nn.Module, *optimizers: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """Return what a training step finds: parameters, buffers, gradients, plain attributes that are tensors or lists and dicts of them,
-    and the state of optimizers."""
+    """Return the tensors that exist before a training step: parameters, buffers, gradients, plain attributes that are tensors or lists
+    and dicts of tensors, and the optimizers' state."""
     tensors = [*model.parameters(), *model.buffers()]
     attributes = [
         value for module in model.modules() for name, value in vars(module).items() if name not in vars(nn.Module())
@@ -95,10 +98,10 @@ def held_by(model: nn.Module, *optimizers: torch.optim.Optimizer) -> list[torch.
 
 
 class Storages(TorchDispatchMode):
-    """The most bytes of storages that were alive at once: those of ``held`` tensors, and those that operators take or return.
+    """Measures the peak bytes of live storages: storages of ``held`` tensors, and storages that operators take or return.
 
-    A storage that an operator takes and that no operator returned was there from the beginning, unless something outside of
-    torch made it, as numpy may have: then it counts from now on.
+    If an operator takes a storage that no operator returned, the storage existed from the beginning, so it is added to the peak
+    too. Storages made outside torch, e.g. by numpy, are an exception: they count from their first use.
     """
 
     def __init__(self, held: Iterable[torch.Tensor]) -> None:
@@ -110,9 +113,9 @@ class Storages(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(hasattr(each, "__tensor_flatten__") for each in types):
-            # A wrapper class runs operators of its own. They reach this mode only if it leaves the call to that class.
+            # Leave the call to the wrapper subclass. Only then do the operators that the subclass runs reach this mode.
             return NotImplemented
-        if func is not aten.lift_fresh.default:  # its tensor was made just now
+        if func is not aten.lift_fresh.default:  # its input was made just now, so it did not exist from the beginning
             for value in tree_flatten((args, kwargs))[0]:
                 if isinstance(value, torch.Tensor):
                     self._see(value, was_there=True)
@@ -144,7 +147,7 @@ def _attention(q: Any, k: Any, v: Any, *args: Any, **kwargs: Any) -> int:
 
 
 def _attention_back(grad: Any, q: Any, k: Any, v: Any, *args: Any, **kwargs: Any) -> int:
-    """Of the gradients of values, weights, queries and keys; the kernel computes the scores again, which is no part of these."""
+    """FLOPs of the gradients of values, weights, queries and keys. The kernel also recomputes the scores, which is not counted."""
     batch, heads, queries, size = q
     return 2 * batch * heads * queries * k[2] * (2 * size + 2 * v[3])
 
@@ -168,10 +171,10 @@ FORMULAS: dict[Any, Callable[..., Any]] = {
 
 
 class Flops(TorchDispatchMode):
-    """FLOPs by the formulas of torch's FlopCounterMode and :data:`BY_HAND`.
+    """Counts FLOPs by the formulas of torch's FlopCounterMode and :data:`BY_HAND`.
 
-    It is what that mode does, without its hooks on modules, which refuse some backward passes (captum's), and with the products of
-    einsums that sum nothing: torch multiplies elementwise, each element a multiply-accumulate as that of any other einsum.
+    It differs from that mode in two ways. It has no module hooks, which reject some backward passes (captum's). It also counts
+    einsums that sum nothing: torch multiplies elementwise there, and each element is a multiply-accumulate, as in any other einsum.
     """
 
     def __init__(self) -> None:
@@ -190,7 +193,7 @@ class Flops(TorchDispatchMode):
         if formula is not None:
             complexity = (
                 4 if isinstance(out, torch.Tensor) and out.is_complex() else 1
-            )  # real products in one of complex numbers
+            )  # real products in one complex product
             self.total += complexity * formula(*args, **kwargs, out_val=out)
         elif func is aten.mul.Tensor and is_inside(torch.functional.einsum):
             self.total += 2 * out.numel()
@@ -198,7 +201,7 @@ class Flops(TorchDispatchMode):
 
 
 def is_inside(function: Any) -> bool:
-    """Return whether a Python function is being called. No mode shows that of hooks in a backward pass."""
+    """Return whether a Python function is on the call stack. A mode would miss calls made by hooks in a backward pass."""
     frame = sys._getframe()
     while frame is not None and frame.f_code is not function.__code__:
         frame = frame.f_back  # type: ignore[assignment]
@@ -206,7 +209,7 @@ def is_inside(function: Any) -> bool:
 
 
 class Escapes(TorchFunctionMode):
-    """The functions by which tensors of real numbers leave torch for numpy."""
+    """Records the functions by which floating-point tensors leave torch for numpy."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -219,7 +222,7 @@ class Escapes(TorchFunctionMode):
 
 
 def macs_of(step: Callable[[], Any]) -> tuple[float, list[str]]:
-    """Return the multiply-accumulates of a step, and the functions by which its tensors left torch."""
+    """Return the multiply-accumulates of a step, and the names of the functions by which its tensors left torch."""
     flops, escapes = Flops(), Escapes()
     with escapes, flops:
         step()
@@ -227,11 +230,12 @@ def macs_of(step: Callable[[], Any]) -> tuple[float, list[str]]:
 
 
 def values_of(*roots: Any) -> list[Any]:
-    """Return the values of all tensors that objects lead to, bit by bit, and the states of generators."""
+    """Return the exact bits of all tensors reachable from ``roots``, and the states of the generators."""
     values = []
     for tensor in tensors_behind(*roots):
         for part in parts_of(tensor):
-            whole = part.detach().clone(memory_format=torch.contiguous_format)  # one element may have any stride
+            # A dimension of size 1 may have any stride, and view() rejects some of them.
+            whole = part.detach().clone(memory_format=torch.contiguous_format)
             bits = whole.reshape(-1).view(torch.uint8) if part.numel() else part
             values.append((str(part.dtype), tuple(part.shape), bytes(bits.numpy().tobytes())))
     return [sorted(values, key=repr), generators()]

@@ -1,12 +1,13 @@
-"""The peak of memory that ``count()`` predicts, beside the live storages of the model's own run, for every model of a zoo, and the number
-of tensors that are still alive after the count.
+"""Compare the peak memory that ``count()`` predicts with the live storages of a real run, for every model of a zoo.
+
+Also count the tensors that a count leaves alive.
 
     python -m benchmarks.live_memory diffusers transformers
 
-The oracle (``tests/kinds/live_bytes.py``) is a dispatch mode that follows the storages that operators return, until Python frees them.
-It knows nothing of fxflops. Unlike the allocator, it does not see what a kernel allocates and frees within one operator. Both sides run
-in eval mode, without gradients, on the same inputs, on the CPU. Rows are kept in ``live_memory.jsonl`` beside the table, so that a run
-goes on where it was stopped.
+The oracle (``tests/kinds/live_bytes.py``) is a dispatch mode that follows the storages that operators return until Python frees them.
+It is independent of fxflops. Unlike the allocator, it does not see memory that a kernel allocates and frees within one operator. Both
+sides run in eval mode on the CPU, without gradients, on the same inputs. Rows are saved in ``live_memory.jsonl`` next to the table, so
+that a stopped run can be resumed.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ RESULTS = Path(__file__).parent / "results"
 SECONDS = 60
 TENSORS = torch.Tensor, nn.Parameter
 CLOSE = 0.001
-"""A prediction within 0.1% of the live storages is counted as close."""
+"""A prediction within 0.1% of the live storages counts as close."""
 
 
 def tensors(apart_from: Iterable[int] = ()) -> list[torch.Tensor]:
-    """Return all plain tensors of the process that the garbage collector knows."""
+    """Return all plain tensors that the garbage collector tracks in this process, without the ids in ``apart_from``."""
     gc.collect()
     return [each for each in gc.get_objects() if type(each) in TENSORS and id(each) not in apart_from]
 
 
 def on_cpu(value: Any) -> Any:
-    """Return a model or its inputs with tensors on the CPU in place of those on meta."""
+    """Return a model or its inputs, with CPU tensors in place of meta tensors."""
     if isinstance(value, nn.Module):
         is_on_meta = any(parameter.is_meta for parameter in value.parameters())
         return value.to_empty(device="cpu") if is_on_meta else value
@@ -56,8 +57,8 @@ def on_cpu(value: Any) -> Any:
 
 
 def measured(build: Any) -> tuple[int, int, int]:
-    """Return the peak of a real run by its live storages, the peak that ``count`` predicts, and how many tensors a count leaves alive, be it
-    in the report or in a cache of the model's code."""
+    """Return the peak of a real run by its live storages, the peak that ``count`` predicts, and the number of tensors that a count leaves
+    alive, in the report or in a cache of the model's code."""
     seeded()
     before = {*map(id, tensors())}
     model, args, kwargs = map(on_cpu, build())
@@ -66,7 +67,7 @@ def measured(build: Any) -> tuple[int, int, int]:
         model.eval()
     seeded()
     known = {*map(id, tensors())}
-    gc.disable()  # cycles in a model would be freed at other calls
+    gc.disable()  # otherwise cycles in a model would be freed at different calls on the two sides
     try:
         report = fxflops.count(model, args, kwargs)
         left = len(tensors(known))

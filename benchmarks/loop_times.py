@@ -1,9 +1,9 @@
-"""The times of ``profile()`` beside those of the same loop without it: a training step, ``generate()``, a diffusion sampler.
+"""Compare the times that ``profile()`` reports with the same loop without it: a training step, ``generate()``, a diffusion sampler.
 
     python benchmarks/loop_times.py [--pairs 20] [--loops training,generate,diffusion]
 
-Runs without fxflops, runs inside ``profile()`` and runs with plain hooks take turns, in one process of one thread for each
-loop. The table is ``benchmarks/results/loop_times.md``.
+Each loop has its own process with one thread. Runs without fxflops, inside ``profile()`` and with plain hooks alternate.
+The table is ``benchmarks/results/loop_times.md``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SHARE = 0.01
 
 
 class Loop(NamedTuple):
-    """The models of a loop, and the loop."""
+    """A loop to time, with its model and optimizer."""
 
     model: nn.Module
     run: Callable[[], Any]
@@ -92,7 +92,7 @@ LOOPS = {"training": training, "generate": generate, "diffusion": diffusion}
 
 
 def hooked(loop: Loop) -> dict[str, float]:
-    """Return the seconds of each module's forward by path, by plain hooks."""
+    """Run the loop with plain hooks. Return the seconds of each module's forward, by path."""
     taken: dict[str, float] = {}
     begun: list[float] = []
 
@@ -113,14 +113,14 @@ def hooked(loop: Loop) -> dict[str, float]:
 
 
 def timed(run: Callable[[], Any]) -> tuple[float, float]:
-    """Return the seconds of a run, by the clock and of this thread on the processor."""
+    """Return the wall time and this thread's CPU time of a run, in seconds."""
     wall, processor_time = time.perf_counter(), time.thread_time()
     run()
     return time.perf_counter() - wall, time.thread_time() - processor_time
 
 
 def measured(name: str, pairs: int) -> dict[str, Any]:
-    """Return the medians of a loop, by name."""
+    """Time a loop ``pairs`` times in each way, and return the medians by name."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
     loop = LOOPS[name]()

@@ -1,4 +1,4 @@
-"""The machine that the tables were made on."""
+"""Describe the machine that the benchmark tables were made on."""
 
 from __future__ import annotations
 

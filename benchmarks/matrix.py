@@ -1,12 +1,12 @@
-"""The suite on other versions of torch, transformers and Python: builds each environment, runs the tests, writes the table.
+"""Run the test suite on other versions of torch, transformers and Python: build each environment, run the tests, write the table.
 
-    python benchmarks/matrix.py                                  # every row that is not yet known
-    python benchmarks/matrix.py --torch 2.6 --workers 1 --keep   # those of one torch; the environment stays
-    python benchmarks/matrix.py --torch 2.6 --in ENVIRONMENT     # in an environment that is there already
-    python benchmarks/matrix.py --torch 2.6 --in ENVIRONMENT --again   # the tests alone that failed there
+    python benchmarks/matrix.py                                  # every row without a result
+    python benchmarks/matrix.py --torch 2.6 --workers 1 --keep   # the rows of one torch; keep the environment
+    python benchmarks/matrix.py --torch 2.6 --in ENVIRONMENT     # in an existing environment
+    python benchmarks/matrix.py --torch 2.6 --in ENVIRONMENT --again   # only the tests that failed there
 
-What is known of a row is kept in ``benchmarks/results/matrix.json`` with the commit that was run; a row that is run again is
-replaced. What failed tests do when they are run again, after a mend, stands beside them with that commit.
+Results are saved in ``benchmarks/results/matrix.json`` with the commit that was tested. Running a row again replaces its result.
+With ``--again``, the new outcome of each failed test is recorded next to the old one, with the new commit.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ WANTED = (
     ("3.10", "2.6", "4"), ("3.11", "2.6", "4"), ("3.11", "2.8", "4"), ("3.12", "2.8", "5"), ("3.12", "2.10", "5"),
     ("3.11", "newest", "5"), ("3.13", "newest", "5"), ("3.10", "newest", "4"),
 )  # fmt: skip
-"""Versions of Python and torch and a major version of transformers: each is in a row, the oldest and newest together too."""
+"""The rows: a version of Python, a version of torch, and a major version of transformers. Every version is in at least one row. The
+last row combines the newest torch with the oldest Python and transformers."""
 ASKED = ("torch", "torchvision", "transformers", "timm", "numpy", "pytest")
 NOT_FOR_TESTS = ("ruff", "mypy", "types-tabulate")
 VERSIONS = """
@@ -49,7 +50,7 @@ print(json.dumps({"python": sys.version.split()[0], **{n: found.get(n, "") for n
 
 @dataclass
 class Row:
-    """One environment and what came out of the suite there, or why there is none."""
+    """One environment and the suite's results in it, or why it could not be built."""
 
     python: str
     torch: str
@@ -69,7 +70,7 @@ class Row:
 
 
 def requirements(torch: str, transformers: str) -> list[str]:
-    """The project's own dependencies and those of its tests, with the versions of the row."""
+    """Return the dependencies of the project and of its tests, pinned to the row's versions."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = [*project["dependencies"], *project["optional-dependencies"]["test"]]
     pinned = {"torch": "torch" if torch == "newest" else f"torch=={torch}.*",
@@ -79,7 +80,7 @@ def requirements(torch: str, transformers: str) -> list[str]:
 
 
 def built(row: Row, folder: Path) -> Path | None:
-    """The interpreter of a new environment; None, and the row says why, where it cannot be built."""
+    """Build a new environment and return its interpreter. If that fails, return None and set ``row.missing`` to the reason."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     base = next(pyenv.glob(f"versions/{row.python}.*/bin/python"), None) or shutil.which(f"python{row.python}")
     if base is None:
@@ -97,14 +98,14 @@ def built(row: Row, folder: Path) -> Path | None:
 
 
 def commit() -> str:
-    """The commit at hand, and whether something in it is changed."""
+    """Return the current commit, marked if there are uncommitted changes outside benchmarks."""
     head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
     changed = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", ".", ":!benchmarks"], cwd=ROOT, check=False)
     return head.stdout.strip() + " with changes" * bool(changed.returncode)
 
 
 def cases_of(python: Path, *arguments: str) -> list[ElementTree.Element]:
-    """Run tests of this checkout in an environment."""
+    """Run tests of this checkout in an environment and return pytest's test cases."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "tests.xml"
         command = [python, "-m", "pytest", "-p", "no:cacheprovider", f"--junitxml={report}", *arguments]
@@ -117,7 +118,7 @@ def name_of(case: ElementTree.Element) -> str:
 
 
 def place_of(module: str, name: str) -> str:
-    """The argument that makes pytest run a test by its name; one that could not be collected is a file without a test."""
+    """Return the pytest argument that runs one test. A file that could not be collected has no test name: run the whole file."""
     return f"{module.replace('.', '/')}.py::{name}" if module else f"{name.replace('.', '/')}.py"
 
 
@@ -126,7 +127,7 @@ def has_failed(case: ElementTree.Element) -> bool:
 
 
 def run_suite(row: Row, python: Path, workers: int, tests: list[str]) -> None:
-    """Run the tests of this checkout in an environment, and fill the row."""
+    """Run this checkout's tests in an environment and fill in the row."""
     asked = subprocess.run([python, "-c", VERSIONS, *ASKED], capture_output=True, text=True, check=True)
     row.versions, row.commit = json.loads(asked.stdout), commit()
     start = time.monotonic()
@@ -140,7 +141,7 @@ def run_suite(row: Row, python: Path, workers: int, tests: list[str]) -> None:
 
 
 def run_again(row: Row, python: Path) -> None:
-    """Run the tests that failed in this row, and note what each does now."""
+    """Rerun the tests that failed in this row, and record the new outcome of each."""
     files = {name: place_of(*name.split("::", 1)) for name in row.failed}
     at = commit()
     for case in cases_of(python, "-n", "0", *files.values()):
@@ -165,7 +166,7 @@ def keep(row: Row) -> None:
 
 
 def page(rows: list[Row]) -> str:
-    """The table, the failures by name, and every reason for a skip in one place."""
+    """Return the page: the table, the failures by name, and the skip reasons."""
     head = ("Python", *ASKED, "passed", "failed", "skipped", "minutes", "commit")
     lines = ["# The suite on other versions", "", f"`benchmarks/matrix.py`, on {processor()}, no GPU.", ""]
     lines += [f"| {' | '.join(head)} |", "|" + " --- |" * len(head)]

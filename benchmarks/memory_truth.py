@@ -1,12 +1,12 @@
-"""The peak of memory as ``count()`` predicts it, as storages measure it, and as the CPU's allocator has it.
+"""Compare peak memory as predicted by ``count()``, as measured by live storages, and as recorded by the CPU's allocator.
 
     python benchmarks/memory_truth.py [--models resnet18,...] [--seconds 1200]
 
-Each model runs in a process of its own, in inference and in steps of training, the second of two, with SGD with momentum and
-with AdamW, with activation checkpointing and without; of ten models a step is also taken within ``fxflops.profile()``. What
-is allocated and freed within one operator that has a kernel of its own is a workspace (see ``benchmarks/allocator.py``): it is
-told by itself, and predictions and storages are compared with the rest. The table is ``benchmarks/results/memory_truth.md``;
-what was measured is kept in ``memory_truth.jsonl`` beside it, so that a run goes on where one was stopped.
+Each model runs in its own process: in inference, and in training with SGD with momentum and with AdamW, each with and without
+activation checkpointing. In training, the second of two steps is measured. For ten models, a step inside ``fxflops.profile()`` is
+measured too. Memory that one operator's kernel allocates and frees is a workspace (see ``benchmarks/allocator.py``). Workspaces are
+reported separately: predictions and storages are compared with the peak without them. The table is
+``benchmarks/results/memory_truth.md``. Measurements are saved in ``memory_truth.jsonl`` next to it, so that a stopped run can be resumed.
 """
 
 from __future__ import annotations
@@ -65,25 +65,25 @@ CAUSES = {
 
 
 class NoChange(TorchDispatchMode):
-    """A dispatch mode that does nothing."""
+    """A dispatch mode that does nothing itself. Under any mode, autograd adds gradients into new tensors."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}))
 
 
 def bytes_of(tensors: Iterable[torch.Tensor]) -> int:
-    """Return the bytes of the tensors' storages, each once."""
+    """Return the total bytes of the tensors' storages, counting each storage once."""
     storages = {s._cdata: s.nbytes() for t in tensors for part in stored(t) for s in [part.untyped_storage()]}
     return sum(storages.values())
 
 
 def checkpointed(model: nn.Module) -> None:
-    """Turn on activation checkpointing: the model's own if it has one, else of each of its children."""
+    """Turn on activation checkpointing: the model's own if it has that, otherwise of each child that has children."""
     if getattr(model, "supports_gradient_checkpointing", False):
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         return
     if hasattr(model, "set_grad_checkpointing"):
-        with contextlib.suppress(AssertionError):  # some of timm's cannot
+        with contextlib.suppress(AssertionError):  # some timm models do not support it
             model.set_grad_checkpointing(True)
             return
     children = [part for child in model.children() for part in (child if isinstance(child, nn.ModuleList) else [child])]
@@ -93,7 +93,10 @@ def checkpointed(model: nn.Module) -> None:
 
 
 def step(model: nn.Module, args: Any, kwargs: Any, optimizer: torch.optim.Optimizer | None) -> None:
-    """Run the model, with the backward pass and the optimizer's step if there is one; outputs are kept as a loop keeps them."""
+    """Run the model. With an optimizer, also run the backward pass and the optimizer's step.
+
+    As in a training loop, the output stays alive until the end of the step.
+    """
     if optimizer is None:
         with torch.no_grad():
             model(*args, **kwargs)
@@ -105,7 +108,7 @@ def step(model: nn.Module, args: Any, kwargs: Any, optimizer: torch.optim.Optimi
 
 
 def once(name: str, way: str) -> dict[str, Any]:
-    """Return the figures of one model, run in one way, in bytes."""
+    """Return the figures of one model run in one way (an element of WAYS), in bytes."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     torch.manual_seed(0)
@@ -147,7 +150,7 @@ def once(name: str, way: str) -> dict[str, Any]:
 
 
 def measured(name: str, way: str) -> dict[str, Any]:
-    """Return the same, measured in a process of its own."""
+    """Call :func:`once` in a new process. Return its figures, or the error."""
     with PROCESSES.Pool(1) as pool:
         try:
             return pool.apply_async(once, (name, way)).get(timeout=300)
@@ -158,7 +161,7 @@ def measured(name: str, way: str) -> dict[str, Any]:
 
 
 def cause(row: dict[str, Any]) -> str:
-    """Return the reason why a prediction is off by more than 5%; "" if it is not."""
+    """Return the key in CAUSES of why a prediction is off by more than 5%; "" if it is not."""
     if abs(row["predicted"] / row["held"] - 1) <= OFF:
         return ""
     if row["way"] == INFERENCE and row["workspace of"] in FAST:
@@ -168,7 +171,7 @@ def cause(row: dict[str, Any]) -> str:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Return the medians for each way to run, then every row."""
+    """Return the page: the medians for each way to run, then every row."""
     done = [row for row in rows if "error" not in row]
     lines = [
         "# Memory: predicted, measured by storages, and allocated",
@@ -220,7 +223,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def profiles(rows: list[dict[str, Any]]) -> list[str]:
-    """Return the figures of a step within ``fxflops.profile()``."""
+    """Return the table of steps inside ``fxflops.profile()``."""
     found = [row for row in rows if "profiled" in row]
     if not found:
         return []

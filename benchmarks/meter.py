@@ -1,4 +1,4 @@
-"""The cost of the live meter in real training: its own CPU time in a step, and that of steps with it and without, in pairs.
+"""Measure the cost of the live meter in real training: its own CPU time per step, and steps with and without it, in pairs.
 
     OMP_NUM_THREADS=1 python -m benchmarks.meter
 
@@ -32,11 +32,11 @@ STEPS = WARM_UP + 2 * PAIRS
 RESULTS = Path(__file__).parent / "results" / "meter.md"
 DEVICE = Device("any", {"f32": 1e12}, 1e11)
 OWN = ("watch", "unwatch", "add_tokens", "_before", "_after")
-"""The methods of a Meter that run in a step."""
+"""The methods of a Meter that run during a step."""
 
 
 class Spent:
-    """CPU seconds of the meter's own code, and of each step; every second step is without the meter."""
+    """Records the CPU seconds of each step, and of the meter's own code in it. Every second step runs without the meter."""
 
     def __init__(self) -> None:
         self.own: list[float] = []
@@ -47,7 +47,7 @@ class Spent:
 
     @property
     def is_metered(self) -> bool:
-        """Whether the step that begins is with the meter."""
+        """Whether the next step runs with the meter."""
         return len(self.steps) < WARM_UP or len(self.steps) % 2 == 0
 
     def _timed(self, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -75,7 +75,7 @@ class Spent:
 
     def row(self, where: str, batch: str, meter: Meter | None) -> str:
         steps, own = self.steps[WARM_UP:], self.own[WARM_UP:]
-        odd = WARM_UP % 2  # the number of the first step is odd, and without the meter
+        odd = WARM_UP % 2  # the first step after the warm-up has an odd number, so it runs without the meter
         without, with_it, of_meter = steps[1 - odd :: 2], steps[odd::2], own[odd::2]
         step, mine = statistics.median(without), statistics.median(of_meter)
         difference = statistics.median(a - b for a, b in zip(with_it, without, strict=True))

@@ -1,11 +1,11 @@
-"""Mutation testing: which changes of ``fxflops/ops/``, ``fxflops/counting/`` and ``fxflops/trace/`` no test notices.
+"""Mutation testing: find changes to ``fxflops/ops/``, ``fxflops/counting/`` and ``fxflops/trace/`` that no test notices.
 
-    python benchmarks/mutants.py --sample 1000 --seed 0     # runs what is not yet known, writes the table
-    python benchmarks/mutants.py --again                    # runs the survivors once more, after tests were written
+    python benchmarks/mutants.py --sample 1000 --seed 0     # runs the mutants without a result, writes the table
+    python benchmarks/mutants.py --again                    # reruns the survivors, after tests were written
 
-Needs ``mutmut`` (its operators) and ``coverage`` (which test runs which line). Nothing is written into the package: a
-mutant of a function replaces its code in a process forked off after all tests are collected; one of what runs at import
-is compiled in place of its file in a process forked off before the package is imported.
+Needs ``mutmut`` (its operators) and ``coverage`` (which test runs which line). The package's files are not changed. A mutant of a
+function replaces the function's code object, in a process forked after all tests are collected. A mutant of code that runs at
+import is compiled in place of its file, in a process forked before the package is imported.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SURVIVED, KILLED, LATE, BROKEN = 0, 1, 2, 3
 
 
 def forked(body: Callable[[], int], seconds: float) -> int:
-    """What ``body`` returns in a forked process; LATE where it took longer, BROKEN where the process died."""
+    """Run ``body`` in a forked process and return its result; LATE if it takes longer than ``seconds``, BROKEN if the process dies."""
     pid = os.fork()
     if not pid:
         os.setsid()
@@ -64,8 +64,8 @@ def forked(body: Callable[[], int], seconds: float) -> int:
 
 
 class First:
-    """Runs the tests of some names in their order, then those that the record does not know, and ends the process at the
-    first that fails."""
+    """A pytest plugin that runs the named tests in the given order, then the tests that are not in the record. The first failure
+    ends the process."""
 
     def __init__(self, names: Sequence[str], known: Iterable[str]) -> None:
         self.place = {name: i for i, name in enumerate(names)}
@@ -84,7 +84,7 @@ class First:
 
 
 class InPlace(SourceFileLoader):
-    """Loads a file's mutated text; finds that file alone."""
+    """Imports the mutated text of one file in place of the file. Finds no other module."""
 
     def __init__(self, mutant: Mutant) -> None:
         name = ".".join(Path(mutant.file).with_suffix("").parts).removesuffix(".__init__")
@@ -101,7 +101,7 @@ class InPlace(SourceFileLoader):
 
 
 def run_imported(mutant: Mutant, tests: Sequence[str], choice: Choice) -> int:
-    """Import the package with the mutant in it and run its tests, in this process."""
+    """Import the package with the mutant in it and run the mutant's tests, in this process."""
     sys.meta_path.insert(0, InPlace(mutant))
     own = mirror(mutant.file)
     files_of = dict.fromkeys([*([own] if (ROOT / own).exists() else []), *(t.partition("::")[0] for t in tests)])
@@ -110,7 +110,7 @@ def run_imported(mutant: Mutant, tests: Sequence[str], choice: Choice) -> int:
 
 
 def codes(code: CodeType) -> dict[tuple[str, int], CodeType]:
-    """Every code object inside another, by qualified name and how many of that name come before it."""
+    """Return all code objects inside another, by qualified name and the number of earlier ones with that name."""
     found: dict[tuple[str, int], CodeType] = {}
     before: dict[str, int] = defaultdict(int)
     for inner in (c for c in code.co_consts if isinstance(c, CodeType)):
@@ -121,7 +121,7 @@ def codes(code: CodeType) -> dict[tuple[str, int], CodeType]:
 
 
 class Server:
-    """In pytest's place where all tests are collected: forks off a process for each mutant of a function's body."""
+    """A pytest plugin that replaces the test loop: after collection, it forks a process for each mutant of a function's body."""
 
     def __init__(
         self, mutants: Sequence[Mutant], choice: Choice, keep: Callable[[Mutant, int, int, float], None]
@@ -167,7 +167,7 @@ class Server:
 
 
 def run_mutants(wanted: Sequence[Mutant], choice: Choice) -> None:
-    """Run each mutant's tests and append what came out; quick ones first."""
+    """Run each mutant's tests and append the results. Mutants of functions come first: they are quick, as tests are collected once."""
 
     def keep(mutant: Mutant, code: int, tests: int, seconds: float) -> None:
         row = {"key": mutant.key, "code": code, "tests": tests, "seconds": round(seconds, 2), "is": mutant.shown}
@@ -189,9 +189,9 @@ def run_mutants(wanted: Sequence[Mutant], choice: Choice) -> None:
 
 
 def import_all(modules: Iterable[str]) -> None:
-    """Once, and not in each process that is forked: what the tests imported as they ran."""
+    """Import the modules that the tests imported while they ran: once here, instead of in each forked process."""
     for name in modules:
-        with contextlib.suppress(Exception):  # a part of a package that cannot be imported by itself
+        with contextlib.suppress(Exception):  # some modules cannot be imported on their own
             importlib.import_module(name)
 
 
@@ -202,7 +202,7 @@ def forked_run(body: Callable[[], int]) -> None:
 
 
 def known() -> dict[str, list[dict[str, Any]]]:
-    """What came out for each mutant, the last run last."""
+    """Return each mutant's results by key, the latest run last."""
     found: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in map(json.loads, KNOWN.read_text().splitlines() if KNOWN.exists() else ()):
         found[row["key"]].append(row)

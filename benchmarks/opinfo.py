@@ -1,11 +1,11 @@
-"""torch's own databases of operators, modules and optimizers: each is counted or listed, and all ways to count it agree.
+"""Check fxflops on torch's own databases of operators, modules and optimizers: each is counted or listed, and all ways to count agree.
 
     python benchmarks/opinfo.py [--only op/div] [--samples 2] [--jobs 2]
 
-An entry of a database is a row: its samples in several dtypes, each checked (``opinfo_checks.py``) against the function's other
-spellings, ``analyze``, FlopCounterMode, the CPU's allocator, vmap and autocast. The rows are kept in ``results/opinfo.jsonl``,
-so that a run goes on where one was stopped. The table is ``results/opinfo.md``. A disagreement that has no cause in
-``opinfo_causes.py`` makes the exit status 1. The databases need ``pip install expecttest``.
+Each entry of a database has a row. Its samples in several dtypes are checked (``opinfo_checks.py``) against the function's other
+spellings, ``analyze``, FlopCounterMode, the CPU's allocator, vmap and autocast. Rows are saved in ``results/opinfo.jsonl``, so that a
+stopped run can be resumed. The table is ``results/opinfo.md``. If a disagreement has no cause in ``opinfo_causes.py``, the exit
+status is 1. The databases need ``pip install expecttest``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def known_entries() -> dict[str, Any]:
 
 
 def checked(key: str, most: int, seconds: int) -> Row:
-    """Return the row of an entry."""
+    """Check the samples of an entry and return its row."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     began, made, found, listed, samples = time.perf_counter(), Counter[str](), [], set[str](), 0
@@ -70,7 +70,7 @@ def checked(key: str, most: int, seconds: int) -> Row:
 
 
 class _TimeIsUp(BaseException):
-    """Not an Exception, so that no check takes it for the operator's own."""
+    """Not an Exception, so that no check mistakes it for an error of the operator."""
 
 
 def _raise_timeout(*_: Any) -> None:
@@ -95,12 +95,12 @@ def cause_of(entry: str, kind: str, case: str, what: str) -> str:
 
 
 def known() -> dict[str, Row]:
-    """Return the rows, of each entry the newest."""
+    """Return the saved rows by entry, the newest row of each."""
     return {row["entry"]: row for row in map(json.loads, KEPT.read_text().splitlines())} if KEPT.exists() else {}
 
 
 def table(rows: list[Row], entries: int) -> str:
-    """Return the numbers of entries, samples and checks, and every disagreement with its cause."""
+    """Return the page: the numbers of entries, samples and checks, and every disagreement with its cause."""
     made = sum((Counter(row["made"]) for row in rows), Counter[str]())
     databases = Counter(row["entry"].partition("/")[0] for row in rows)
     apart = [(cause_of(row["entry"], *each), row["entry"], *each) for row in rows for each in row["found"]]

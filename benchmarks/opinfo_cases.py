@@ -1,4 +1,4 @@
-"""The cases of torch's own databases: each operator with its samples and its spellings, each module and each optimizer."""
+"""Make cases from torch's own databases: each operator with its samples and spellings, each module and each optimizer."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch import nn
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 DTYPES = torch.float32, torch.complex64, torch.int64, torch.bool
-"""The dtypes that samples are taken in, as far as an operator has them; of those after the first half as many."""
+"""The dtypes of samples, where an operator supports them. Dtypes after the first get half as many samples."""
 Made = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 
 
 class Calls(nn.Module):
-    """A model of one call: its inputs are the tensors among the arguments."""
+    """A model that makes one call. Its inputs are the tensors among the arguments; the other arguments are fixed."""
 
     def __init__(self, function: Callable[..., Any], leaves: list[Any], structure: Any) -> None:
         super().__init__()
@@ -37,9 +37,10 @@ class Calls(nn.Module):
 
 @dataclass
 class Case:
-    """A model with its inputs, made anew each time; ``spellings`` are other ways to write the same call.
+    """A model with its inputs, which ``make`` makes anew each time. ``spellings`` are other ways to write the same call.
 
-    ``compiles`` tells that torch compiles its functions unless a dispatch mode is on.
+    ``learns`` says whether to check the backward pass, ``maps`` whether to check vmap. ``compiles`` is True if torch compiles the
+    functions unless a dispatch mode is on.
     """
 
     name: str
@@ -52,7 +53,7 @@ class Case:
 
 
 def entries() -> dict[str, Any]:
-    """Return what the databases hold, by database and name. Equal names are numbered."""
+    """Return the entries of all databases, by "database/name". Repeated names are numbered."""
     import torch.testing._utils
     from torch.testing._internal import common_utils
     from torch.testing._internal.common_methods_invocations import op_db
@@ -62,9 +63,9 @@ def entries() -> dict[str, Any]:
     from torch.testing._internal.hop_db import hop_db
     from torch.testing._internal.opinfo import core
 
-    # The wrappers of random operators keep the generator's state in a tensor, which is none of the operator's memory.
+    # The wrappers of random operators save the generator's state in a tensor, which would count as the operator's memory.
     torch.testing._utils.freeze_rng_state = contextlib.nullcontext
-    # For each sample it reads the source of all open frames, to find a unittest's method, which is not here.
+    # For each sample, this reads the source of all frames on the stack to find a unittest method. There is none here.
     common_utils.extract_test_fn = core.extract_test_fn = lambda: None
     found: dict[str, Any] = {}
     for database, infos in {
@@ -85,7 +86,7 @@ def _class_of(info: Any) -> Any:
 
 
 def cases(key: str, info: Any, most: int) -> Iterator[Case]:
-    """Yield the cases of an entry, of each dtype at most so many, evenly chosen."""
+    """Yield the cases of an entry: at most ``most`` per dtype, spread evenly over its samples."""
     database = key.partition("/")[0]
     if database == "optim":
         yield from _optimizers(info)
@@ -100,7 +101,7 @@ def cases(key: str, info: Any, most: int) -> Iterator[Case]:
 
 
 def chosen(items: list[Any], most: int) -> list[tuple[int, Any]]:
-    """Return at most so many of the items with their numbers, evenly chosen."""
+    """Return at most ``most`` of the items with their indices, spread evenly."""
     numbers = dict.fromkeys(i * len(items) // most for i in range(min(most, len(items)))) if most < len(items) else None
     return [(i, items[i]) for i in (numbers or range(len(items)))]
 
@@ -110,7 +111,7 @@ def _operators(info: Any, dtype: torch.dtype, most: int) -> Iterator[Case]:
     short = str(dtype).removeprefix("torch.")
     try:
         samples = chosen(list(info.sample_inputs("cpu", dtype, requires_grad=False)), most)
-    except (RuntimeError, ValueError):  # the database's own samples do not fit each dtype that it names
+    except (RuntimeError, ValueError):  # for some dtypes that the database lists, its own samples do not work
         return
     learns = info.supports_autograd and (dtype.is_floating_point or dtype.is_complex)
     for number, sample in samples:
@@ -144,7 +145,7 @@ def _spellings(info: Any, sample: Any) -> dict[str, Callable[..., Any]]:
 
 
 def _call(function: Callable[..., Any], given: Any) -> Callable[[], Made]:
-    """Return what makes a model of a call, on tensors of its own."""
+    """Return a function that makes a model of the call, with fresh copies of the tensors."""
 
     def make() -> Made:
         leaves, structure = tree_flatten(_cloned(given))
@@ -155,7 +156,7 @@ def _call(function: Callable[..., Any], given: Any) -> Callable[[], Made]:
 
 
 def _cloned(value: Any) -> Any:
-    """Return the value with tensors of its own, each with the strides that it has."""
+    """Return the value with copies of its tensors that keep their strides."""
     return tree_map_only(torch.Tensor, _copy, value)
 
 
@@ -186,7 +187,7 @@ def _optimizers(info: Any) -> Iterator[Case]:
             torch.manual_seed(1)
             if info.only_supports_sparse_grads:
                 return nn.Embedding(5, 4, sparse=True), (torch.tensor([[0, 3], [3, 1]]),), {}
-            bias = info.optim_cls is not getattr(torch.optim, "Muon", None)  # which takes matrices alone
+            bias = info.optim_cls is not getattr(torch.optim, "Muon", None)  # Muon takes only matrices
             return nn.Sequential(nn.Linear(3, 4, bias), nn.Tanh(), nn.Linear(4, 2, bias)), (torch.rand(5, 3),), {}
 
         def optimizer(model: nn.Module, given: Any = optim_input) -> torch.optim.Optimizer:

@@ -1,4 +1,4 @@
-"""Why something disagrees: patterns of the entry, of the check and of the case, then the reason."""
+"""Known causes of disagreements: patterns for the entry, the check and the case, then the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checks of one case: what is counted agrees with other ways to count it, with torch, and with the allocator."""
+"""The checks of one case: its count agrees with other ways to count it, with torch's counter, and with the allocator."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from .allocator import Allocated, allocated
 from .opinfo_cases import Case, Made
 
 OFF, SCALARS = 0.05, 64
-"""Of the allocator's peak; and the bytes of a few numbers, which torch makes tensors of inside its operators."""
+"""The tolerance of a memory check: a share of the allocator's peak, or if more, some bytes for the scalar tensors that torch makes
+inside its operators."""
 COPIES = 2
-"""Under vmap."""
+"""The size of the dimension that vmap maps over."""
 
 
 ELEMENTWISE = frozenset(
@@ -34,17 +35,17 @@ ELEMENTWISE = frozenset(
     silu mse_loss bitwise_and bitwise_or logical_not remainder floor_divide mean var
     """.split()
 )
-"""Operators that compute something for every element of their result."""
+"""Operators that compute each element of their result."""
 PRODUCTS = frozenset("mm bmm mv dot".split())
-"""Those among them that add up products: of no elements they compute nothing, and their result is zeros."""
+"""Operators of ELEMENTWISE that sum products. If the input has no elements, they compute nothing and return zeros."""
 REDUCTIONS = frozenset("sum prod amax amin argmax argmin any all logsumexp".split())
-"""Those that compute where several elements become one."""
+"""Operators that compute only if several elements are combined into one."""
 QUERIES = {"aten::_local_scalar_dense", "aten::is_same_size", "aten::equal"}
 VERSION = "['version']"
 
 
 class NoChange(TorchDispatchMode):
-    """A dispatch mode that does nothing; but with any mode on autograd adds up gradients into new tensors."""
+    """A dispatch mode that does nothing itself. Under any mode, autograd adds gradients into new tensors."""
 
     supports_higher_order_operators = True
 
@@ -53,7 +54,10 @@ class NoChange(TorchDispatchMode):
 
 
 class Operators(TorchDispatchMode):
-    """Notes the operators that run, without views: ``x.mT`` is none that anybody calls."""
+    """Records the operators that run, and those among them that compute.
+
+    Views are left out: an attribute such as ``x.mT`` runs one, but nobody would call it an operation.
+    """
 
     supports_higher_order_operators = True
 
@@ -76,7 +80,8 @@ class Operators(TorchDispatchMode):
 
 
 class Checked:
-    """The checks of one case: how many of each kind were made, what disagreed, and the operators that were listed."""
+    """The results of checking one case: ``made`` counts the checks by kind, ``found`` has the disagreements, ``listed`` the operators
+    that a report lists as missing."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -109,7 +114,7 @@ class Checked:
             self.found.append((kind, " ".join(map(str, what))[:400]))
 
     def _count(self, kind: str, make: Callable[[], Made], way: Any = fxflops.count, **options: Any) -> Report | None:
-        """Return a report, and check that nothing has changed; None if it raises."""
+        """Return a report, and check that the call changed nothing. If it raises, record that and return None."""
         model, args, kwargs = make()
         if options.get("backward"):
             _learn((model, args, kwargs))
@@ -131,7 +136,7 @@ class Checked:
         self._check(f"versions as before {kind}", not versions, versions)
 
     def _runs(self, make: Callable[[], Made], backward: bool = False) -> Operators | None:
-        """Return the operators of a run of the case itself; None if it raises."""
+        """Run the case without fxflops and return its operators; None if it raises, or if a backward pass has nothing to do."""
         try:
             model, args, kwargs = make()
             if backward:
@@ -147,7 +152,7 @@ class Checked:
         return operators
 
     def _nothing_silent(self, report: Report) -> None:
-        """What runs is among the calls; and where operators run that compute, something is counted or listed."""
+        """If operators run, the report must have calls. If some of them compute, it must count something or list it as missing."""
         total = report.total_flops + report.total_int_ops + report.total_macs
         operators = self._runs(self.case.make)
         assert operators is not None
@@ -173,7 +178,7 @@ class Checked:
                 self._check(f"spelling {_kind(name)}", same, name, apart(report, other))
 
     def _products(self, report: Report, backward: bool) -> None:
-        """MACs are those of torch's own counter on meta, where that has any."""
+        """MACs must equal the MACs that torch's own counter finds on meta, if it finds any."""
         model, args, kwargs = self.case.make()
         model, args, kwargs = model.to("meta"), *tree_map_only(torch.Tensor, lambda t: t.to("meta"), (args, kwargs))
         if backward:
@@ -193,10 +198,10 @@ class Checked:
             self._check(f"{kind} of FlopCounterMode", ours == macs * (4 if complexes else 1), ours, "torch", macs)
 
     def _memory(self, report: Report, backward: bool) -> None:
-        """The peak is the allocator's, with or without workspaces: torch makes some of them by operators that a mode sees.
+        """The peak must be near the allocator's, with or without workspaces: a mode sees the operators that allocate some of them.
 
-        The backward pass may have the peak that it has within a dispatch mode. What torch compiles outside of one is measured
-        within one alone: the compiler's own memory is none of the model's.
+        For a backward pass, the peak under a dispatch mode is accepted too. Functions that torch would compile outside a mode are
+        measured only under one, because the compiler's own memory is not the model's.
         """
         kind = "memory backward" if backward else "memory"
         truth = self._allocated(backward, NoChange() if self.case.compiles else contextlib.nullcontext())
@@ -208,14 +213,14 @@ class Checked:
         self._check(kind, near, report.max_memory, "allocated", truth.held, "workspace", truth.workspace, inside)
 
     def _allocated(self, backward: bool, mode: Any) -> Allocated | None:
-        """Return the allocator's peaks of a run; None where tensors have no storage."""
+        """Return the allocator's peaks of a run; None if a tensor has no storage, or if the run raises."""
         model, args, kwargs = self.case.make()
         if backward:
             _learn((model, args, kwargs))
         held = [*model.parameters(), *model.buffers(), *_tensors((args, kwargs))]
         try:
             before = sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in held}.values())
-        except (RuntimeError, NotImplementedError, ValueError):  # sparse and lazy ones
+        except (RuntimeError, NotImplementedError, ValueError):  # sparse and lazy tensors have no storage
             return None
         outs = []
 
@@ -227,7 +232,7 @@ class Checked:
 
         try:
             return allocated(run, before)
-        except Exception:  # some higher-order operators run within a mode alone: outside of one torch compiles them
+        except Exception:  # some higher-order operators run only under a mode: outside one, torch compiles them
             return None
 
     def _backward(self) -> None:
@@ -241,7 +246,7 @@ class Checked:
         self._memory(report, backward=True)
 
     def _mapped(self, report: Report) -> None:
-        """Under vmap each of the copies has its MACs. FLOPs are those of the operators into which vmap takes an op apart."""
+        """Under vmap, MACs must be COPIES times those of one call. FLOPs may differ, because vmap decomposes some operators."""
 
         def make() -> Made:
             model, args, kwargs = self.case.make()
@@ -262,7 +267,7 @@ class Checked:
             self._check("autocast", totals(report) == totals(other), apart(report, other))
 
     def _steps(self, optimizer: Callable[[nn.Module], torch.optim.Optimizer]) -> None:
-        """An optimizer's step: counted the same by count and profile, and nothing of it is changed by a count."""
+        """Check an optimizer's step: count and profile must agree on its FLOPs, and a count must not change anything."""
         model, args, kwargs = self.case.make()
         ours = optimizer(model)
 
@@ -303,7 +308,7 @@ class _Mapped(nn.Module):
 
 
 def _kind(spelling: str) -> str:
-    """Return the kind of a spelling: an alias is named after its op."""
+    """Return the kind of a spelling; "alias" for any name that is not one of the other kinds."""
     for kind in ("operator in place", "in place", "operator", "method", "out="):
         if spelling == kind or spelling.startswith(f"{kind} ") or spelling.endswith(f" {kind}"):
             return kind
@@ -311,7 +316,7 @@ def _kind(spelling: str) -> str:
 
 
 def _learn(made: Any) -> None:
-    """Let the inputs learn, too."""
+    """Make the floating-point and complex inputs require gradients."""
     _, args, kwargs = made
     for tensor in tree_leaves((args, kwargs)):
         if isinstance(tensor, torch.Tensor) and (tensor.is_floating_point() or tensor.is_complex()):
@@ -323,7 +328,7 @@ def roots(out: Any) -> list[torch.Tensor]:
 
 
 def back(out: Any) -> None:
-    """Run the backward pass from all results, from a gradient of ones: the one number that a sum's backward pass expands."""
+    """Run the backward pass from all results. Each gradient is a single 1 expanded to the result's shape, as after ``sum()``."""
     with contextlib.suppress(IndexError):
         torch.autograd.backward(roots(out), [t.new_ones(()).expand_as(t) for t in roots(out)])
 
@@ -334,13 +339,13 @@ def totals(report: Report) -> dict[str, Any]:
 
 
 def apart(one: Report, other: Report) -> dict[str, Any]:
-    """Return the totals in which two reports differ."""
+    """Return the totals that differ between two reports, as pairs."""
     ours, theirs = totals(one), totals(other)
     return {name: (count, theirs[name]) for name, count in ours.items() if count != theirs[name]}
 
 
 def state(model: nn.Module, args: Any, kwargs: Any, optimizer: Any = None) -> dict[str, Any]:
-    """Return what has to stay: bits, versions and gradients of the tensors, and the generator."""
+    """Return the state that a count must not change: bits, versions and gradients of all tensors, and the generator's state."""
     given = [*model.named_parameters(), *model.named_buffers(), *enumerate(_tensors((args, kwargs)))]
     if optimizer is not None:
         given += [(f"state {i}", t) for i, t in enumerate(_tensors([*optimizer.state.values()]))]
@@ -367,7 +372,7 @@ def _bits(tensor: torch.Tensor) -> Any:
 
 
 def difference(before: dict[str, Any], *given: Any) -> list[str]:
-    """Return what has changed, by name, each with the parts that are another."""
+    """Return the names of all tensors that have changed, each with the parts that changed."""
     after = state(*given)
     parts = ("identity", "shape", "version", "bits", "gradient")
     return [

@@ -1,9 +1,9 @@
-"""The time a browser takes to open a report's page from disk: of ViT-B/16 and ResNet-152 (over 600 modules and calls).
+"""Time how long a browser takes to open a report's page from disk, for ViT-B/16 and ResNet-152 (over 600 modules and calls).
 
     python benchmarks/page_load.py [--times 5]
 
-Each time a headless Chromium (or the one that ``CHROMIUM`` names) with an empty profile opens the file by itself; only when
-the page is done is it asked how long it took, for a debugger that is attached slows a page's start.
+Each time, a headless Chromium (or the browser named by ``CHROMIUM``) starts with an empty profile and opens the file. The times
+are read after ``PATIENCE`` seconds, when the page is done, because an attached debugger slows down the start of a page.
 The table is ``benchmarks/results/page_load.md``.
 """
 
@@ -31,7 +31,7 @@ from benchmarks.machine import processor
 RESULTS = Path(__file__).parent / "results"
 MODELS = ("vit_base_patch16_224", "resnet152")
 PORT, PATIENCE = 9333, 8.0
-"""Where the browser listens, and the seconds it is given before it is asked."""
+"""The port the browser listens on, and the seconds to wait before the times are read."""
 BARE = (
     "--headless",
     "--no-sandbox",
@@ -48,7 +48,7 @@ MOMENTS = {
 
 
 def opened(page: Path) -> dict[str, float]:
-    """Return the milliseconds from the start of one opening to each of the moments."""
+    """Open the page once. Return the milliseconds from the start to each of ``MOMENTS``."""
     browser = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         sys.exit("no chromium: install one, or name it in CHROMIUM")

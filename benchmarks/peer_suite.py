@@ -1,9 +1,9 @@
-"""Run a peer's own tests over its adapter, and list those that fail there and pass with the original.
+"""Run a peer's own tests with our adapter. List the tests that pass with the original but fail with the adapter.
 
     python benchmarks/peer_suite.py CHECKOUT --as fvcore [tests/test_flop_count.py -k matmul ...]
 
-What follows is given to pytest. Two processes run pytest in the checkout. In one of them each module of the peer, once it is loaded, has the adapter's
-names in place of its own; what the adapter does not have stays the original's.
+All other arguments are passed to pytest. Pytest runs in the checkout twice, each time in a new process. In the second process, each
+module of the peer gets the adapter's names in place of its own as soon as it is loaded. Names that the adapter lacks stay the original's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True)
 class Peer:
-    """The package that an adapter replaces, the adapter's module, and names that differ between them."""
+    """The package that an adapter replaces, the adapter's module, and a map from the peer's names to ours where they differ."""
 
     package: str
     adapter: str
@@ -72,7 +72,7 @@ class Redirect(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return name == self._package or name.startswith(f"{self._package}.")
 
     def serve(self, module: ModuleType) -> None:
-        """Replace functions and classes by the adapter's of the same name."""
+        """Replace functions and classes with the adapter's versions of the same name."""
         for name, value in self._served.items():
             theirs = vars(module).get(name)
             if theirs is not None and not isinstance(theirs, ModuleType) and type(theirs).__module__ != "typing":
@@ -93,7 +93,7 @@ class Redirect(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 class Outcomes:
-    """A pytest plugin that keeps each test's outcome: "" if it passed, else the reason."""
+    """A pytest plugin that records each test's outcome: "" if it passed, else the reason."""
 
     def __init__(self) -> None:
         self.of: dict[str, str] = {}
@@ -126,7 +126,7 @@ def run_here(peer: Peer | None, tests: Sequence[str], file: Path) -> None:
 
 
 def outcomes_of(checkout: Path, name: str, tests: Sequence[str], redirected: bool) -> dict[str, str]:
-    """Return each test's outcome with the original, or with the adapter."""
+    """Return each test's outcome with the original, or with the adapter if ``redirected``."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "outcomes.json")
         command = [sys.executable, __file__, str(checkout), "--as", name, "--into", str(file)]
@@ -139,7 +139,7 @@ def outcomes_of(checkout: Path, name: str, tests: Sequence[str], redirected: boo
 
 
 def table(name: str, original: Mapping[str, str], ours: Mapping[str, str]) -> str:
-    """Return the number of tests that pass with the original and with the adapter, and the errors of those that do not."""
+    """Return how many of the tests that pass with the original also pass with the adapter, and a table of those that fail."""
     passing = [test for test, reason in original.items() if not reason]
     failing = {test: ours.get(test, "not collected") for test in passing if ours.get(test, "not collected")}
     lines = [f"{name}: {len(passing) - len(failing)} of the {len(passing)} tests that pass with the original"]
@@ -155,7 +155,7 @@ def main() -> None:
     parser.add_argument("--as", dest="name", choices=PEERS, required=True)
     parser.add_argument("--redirected", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--into", type=Path, help=argparse.SUPPRESS)
-    given, tests = parser.parse_known_args()  # the rest is pytest's
+    given, tests = parser.parse_known_args()  # pytest gets the rest
     if given.into:
         run_here(PEERS[given.name] if given.redirected else None, tests, given.into)
         return

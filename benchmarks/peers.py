@@ -1,4 +1,4 @@
-"""Other counters, run as their users run them: each takes a model and its one input."""
+"""Other counters, run as their users run them. Each function takes a model and its only input."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 
 
 class Number(NamedTuple):
-    """A tool's number, with the tool's name for its unit and the convention that gives the number ("~": the nearest)."""
+    """A tool's number, the tool's name for the unit, and our convention that gives the same number ("~": the nearest one)."""
 
     value: float
     unit: str
@@ -19,11 +19,11 @@ class Number(NamedTuple):
 
 
 Answer = tuple[list[Number], Iterable[str]]
-"""The tool's numbers, and what it has a list of that it did not count; what it prints is not in it."""
+"""The tool's numbers, and the items that it lists as not counted. Items that it only prints are not included."""
 
 
 def small_net() -> tuple[nn.Module, torch.Tensor]:
-    """Return the net that each tool counts for warm-up; it shares nothing with the models that are measured."""
+    """Return the net that each tool counts for warm-up. It is not a part of any measured model."""
     parts = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)
     return nn.Sequential(*parts).eval(), torch.randn(1, 3, 8, 8)
 
@@ -38,7 +38,7 @@ def of_fxflops(model: nn.Module, x: torch.Tensor) -> Answer:
 def of_torch_flops(model: nn.Module, x: torch.Tensor) -> Answer:
     import torch_flops
 
-    if x.device.type != "cuda":  # it asks CUDA for its memory on any device
+    if x.device.type != "cuda":  # torch_flops reads CUDA's memory statistics on any device
         for name in ("reset_peak_memory_stats", "memory_allocated", "max_memory_allocated"):
             setattr(torch.cuda, name, lambda *_: 0)
     counter = torch_flops.TorchFLOPsByFX(model)
@@ -136,4 +136,4 @@ PEERS: dict[str, tuple[str, Callable[[nn.Module, torch.Tensor], Answer]]] = {
     "torchinfo": ("torchinfo", of_torchinfo),
     "torchprofile": ("torchprofile", of_torchprofile),
 }
-"""By name: the package, or the module that loads all of it, that must be there; and the function."""
+"""By name: the module to import (the package, or the module that loads all of it), and the function that counts."""

@@ -1,10 +1,13 @@
-"""The pictures of README and docs, made of real runs on the machine at hand.
+"""Make the pictures of the README and the docs from real runs on this machine.
 
     python benchmarks/pictures.py
 
-Of the terminal (SVG, by rich) the summary and the tree of ViT-B/16, counted; of the page (PNG, by a headless Chromium through
-playwright, or the one that ``CHROMIUM`` names) its report; and its graph. Of the terminal also the meshes of 2,048 H100s for Llama-3
-70B. They are written to ``benchmarks/pictures``.
+The pictures are written to ``benchmarks/pictures``:
+
+- ``terminal.svg``: the summary and the tree of a count of ViT-B/16 in a terminal (drawn by rich).
+- ``page.png``: the page of its report, in playwright's headless Chromium or the browser named by ``CHROMIUM``.
+- ``graph.svg``: its graph.
+- ``meshes.svg``: the meshes of 2,048 H100s for Llama-3 70B in a terminal.
 """
 
 from __future__ import annotations
@@ -40,19 +43,19 @@ class Terminal(io.StringIO):
 
 
 def taken(show: Callable[[], object], title: str, name: str, width: int = WIDTH) -> None:
-    """A picture of what ``show`` prints on a terminal."""
+    """Save a picture of what ``show`` prints in a terminal."""
     screen = Terminal()
     with mock.patch.dict(os.environ, {"COLUMNS": str(width)}), contextlib.redirect_stdout(screen):
         show()
     console = Console(record=True, width=width, file=io.StringIO())
     console.print(Text.from_ansi(screen.getvalue().rstrip()))
     svg = console.export_svg(title=title, unique_id=name)
-    svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)  # fonts from the network
+    svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)  # would load fonts from the network
     (PICTURES / f"{name}.svg").write_text(svg, encoding="utf8")
 
 
 def meshes() -> None:
-    """A picture of what ``fxflops mesh`` prints for Llama-3 70B (https://arxiv.org/abs/2407.21783, table 3)."""
+    """Save a picture of what ``fxflops mesh`` prints for Llama-3 70B (https://arxiv.org/abs/2407.21783, table 3)."""
     sizes = {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80, "vocab_size": 128256}
     heads = {"num_attention_heads": 64, "num_key_value_heads": 8}
     with tempfile.TemporaryDirectory() as folder:
@@ -64,7 +67,7 @@ def meshes() -> None:
 
 
 def page(report: fxflops.Report) -> None:
-    """A picture of the page."""
+    """Save a screenshot of the report's page."""
     from playwright.sync_api import sync_playwright
 
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as player:

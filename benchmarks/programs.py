@@ -1,11 +1,11 @@
-"""Models as programs: exported by torch.export, decomposed, scripted and traced, counted and held to the eager model.
+"""Count models as programs (exported by torch.export, decomposed, scripted) and compare the counts with the eager model's.
 
     python benchmarks/programs.py [torchvision timm transformers] [--only resnet18,vit] [--fresh]
 
-For each model and way: MACs, FLOPs, parameters and what is missing, in total and module by module, equal to the eager model's,
-or what differs. All of torchvision; of timm and transformers a sample (``SAMPLE``). Models that need no values are built on
-meta. Rows are kept in ``benchmarks/results/programs.jsonl``, so that a run goes on where it stopped; the table is
-``benchmarks/results/programs.md``.
+For each model and way, the table says whether MACs, FLOPs, parameters, missing operators and the MACs and FLOPs of every module
+equal the eager model's, or what differs. It covers all of torchvision, and a sample of timm and transformers (``SAMPLE``). Models of
+timm and torchvision that need no values are built on meta. Rows are saved in ``benchmarks/results/programs.jsonl``, so an interrupted
+run resumes. The table is ``benchmarks/results/programs.md``.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ deeplabv3_mobilenet_v3_large fcn_resnet50 raft_small r3d_18 mc3_18 s3d mvit_v1_b
 quantized_googlenet quantized_inception_v3 quantized_shufflenet_v2_x0_5 ssdlite320_mobilenet_v3_large ssd300_vgg16
 fasterrcnn_mobilenet_v3_large_320_fpn maskrcnn_resnet50_fpn keypointrcnn_resnet50_fpn retinanet_resnet50_fpn fcos_resnet50_fpn
 """.split()
-"""The smallest model of each family of torchvision, which are measured first, and also decomposed."""
+"""The smallest model of each torchvision family. They are measured first, and they are the only torchvision models that are decomposed."""
 NEED_VALUES = ("quantized", "rcnn", "retinanet", "fcos", "ssd")
 """Parts of the names of models that cannot run on meta."""
 SAMPLE = {
@@ -76,7 +76,7 @@ WAYS: Ways = {"exported": exported, "decomposed": decomposed, "scripted": script
 
 
 def measure(library: str, name: str) -> Row:
-    """The row of one model."""
+    """Return the row of one model."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
@@ -85,7 +85,7 @@ def measure(library: str, name: str) -> Row:
     try:
         with torch.device("meta") if on_meta else torch.device("cpu"):
             model, args, kwargs = zoo.build(name)
-    except NotImplementedError:  # its initialization reads the weights
+    except NotImplementedError:  # the model reads its weights during initialization
         on_meta = False
         model, args, kwargs = zoo.build(name)
     model.eval()
@@ -98,7 +98,7 @@ def measure(library: str, name: str) -> Row:
         if way == "decomposed" and (made is None or (library == "torchvision" and name not in FIRST)):
             continue
         if way == "scripted" and library != "torchvision":
-            continue  # most models of the others are not made to be scripted
+            continue  # most models of the other libraries do not support scripting
         start = time.perf_counter()
         try:
             with deadline(SECONDS), torch.no_grad():
@@ -119,7 +119,7 @@ def measure(library: str, name: str) -> Row:
 
 
 def differences(eager: fxflops.Report, other: fxflops.Report) -> Row:
-    """Return what differs in a program's report from the eager model's; nothing where they are equal."""
+    """Return the differences between a program's report and the eager model's report, empty if they are equal."""
     rows: Row = {}
     for name in ("total_macs", "total_flops"):
         if getattr(eager, name) != getattr(other, name):
@@ -147,7 +147,7 @@ def by_operator(report: fxflops.Report) -> dict[str, int]:
 
 
 def by_module(report: fxflops.Report) -> dict[str, tuple[int, int]]:
-    """MACs and FLOPs of each module that computes."""
+    """Return the MACs and FLOPs of each module that computes something."""
     rows = {path: (row.total.macs, row.total.flops) for path, row in report.by_module().items()}
     return {path: sums for path, sums in rows.items() if sums != (0, 0)}
 
@@ -157,7 +157,7 @@ def one_line(error: BaseException) -> str:
 
 
 def run(libraries: list[str], only: list[str], fresh: bool) -> list[Row]:
-    """Measure each model that has no row yet, in processes of their own; return all rows."""
+    """Measure each model that has no row yet, in separate processes. Return all rows."""
     file = RESULTS / "programs.jsonl"
     rows = [] if fresh or not file.exists() else [json.loads(line) for line in file.read_text().splitlines()]
     isolated = Isolated(os.nice, 0, jobs=MODELS_PER_PROCESS)
@@ -182,7 +182,7 @@ def run(libraries: list[str], only: list[str], fresh: bool) -> list[Row]:
 
 
 def table(rows: list[Row]) -> str:
-    """The table in Markdown."""
+    """Return the table in Markdown."""
     libraries = [*dict.fromkeys(row["library"] for row in rows)]
     versions = ", ".join(f"{name} {version(name)}" for name in ("torch", *libraries))
     lines = [

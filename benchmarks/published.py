@@ -1,10 +1,10 @@
-"""Published training runs of Llama 3, simulated: what one rank holds beside the memory that its authors report.
+"""Simulate published training runs of Llama 3, and compare one rank's memory with the memory that the authors report.
 
     python benchmarks/published.py
 
 Each run is simulated with its published settings: mesh, batch, sequences of 8,192, activation checkpointing, bf16 with f32
-weights, gradients reduced in f32, AdamW, the loss on sharded logits, the pipeline's schedule. Then without
-checkpointing, and without sharding over data-parallel ranks. Each is a process of its own. The table is
+weights, gradients reduced in f32, AdamW, the loss on sharded logits, the pipeline's schedule. Some runs are simulated again
+without checkpointing, and without sharding over data-parallel ranks. Each simulation runs in its own process. The table is
 ``benchmarks/results/published.md``.
 """
 
@@ -83,15 +83,15 @@ LIMIT = 80e9
 
 
 def by_hand(layout: Layout) -> float:
-    """The least bytes of the first rank: 16 for each of its parameters, and without checkpointing what its layers save."""
+    """Return the fewest bytes the first rank can need: 16 for each of its parameters and, without checkpointing, what its layers save."""
     shape, mesh = SHAPES[layout.model], layout.mesh
     tp, pp = mesh.get("tp", 1), mesh.get("pp", 1)
     keys = shape.key_heads * shape.width // shape.heads
     layer = shape.width * (2 * shape.width + 2 * keys + 3 * shape.hidden)
     layers = shape.layers // pp
     held = 16 * (layers * layer + (1 if pp > 1 else 2) * shape.vocabulary * shape.width) / tp / mesh["dp"]
-    # bf16 of a token: inputs of the norms, query, key and value, attention's result, gate, up, silu and their product; and
-    # the two results of norms, which tensor parallel gathers.
+    # Saved in bf16 for each token: the inputs of the norms, query, key and value, attention's result, gate, up, silu and their
+    # product. The outputs of the two norms are saved whole, because tensor parallelism gathers them.
     saved = 2 * ((4 * shape.width + 2 * keys + 4 * shape.hidden) / tp + 2 * shape.width)
     tokens = TOKENS * (
         min(pp, layout.sequences // layout.microbatch) * layout.microbatch if pp > 1 else layout.sequences
@@ -100,7 +100,7 @@ def by_hand(layout: Layout) -> float:
 
 
 def measured(layout: Layout, published: str) -> str:
-    """The row of a layout: what the rank that holds the most holds at its peak. Of a variant, the pipeline's first."""
+    """Return the row of a layout: the peak memory of the rank that holds the most. Variants simulate only the pipeline's first rank."""
     began = time.process_time()
     differs = [name for name in layout.mesh if name == "pp" and published]
     with warnings.catch_warnings():

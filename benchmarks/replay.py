@@ -1,9 +1,9 @@
-"""Replay recorded graphs and compare with the model's outputs: a sample of all libraries, each replayed twice in a row.
+"""Replay recorded graphs and compare their outputs with the model's, for a sample of models from all libraries.
 
     python benchmarks/replay.py [--each 20]
 
-Each model is run, recorded, and its GraphModule run twice on the same inputs and random numbers. The table
-(``benchmarks/results/replay.md``) says for each whether all outputs are the same bit for bit, or how far they are apart.
+Each model is run and recorded. Then its GraphModule runs twice in a row on the same inputs and random numbers. The table
+(``benchmarks/results/replay.md``) says whether all outputs are the same bit for bit, or how much they differ.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TIMM = ("vit_tiny_patch16_224", "resnet18", "mvitv2_tiny", "csatv2", "levit_128"
 
 
 def built(library: str, name: str) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
-    """Build a model with real tensors (the sweep builds timm's on meta)."""
+    """Build a model with real tensors (``timm_zoo`` builds timm's models on meta)."""
     if library == "timm":
         model = timm.create_model(name).eval()
         return model, (torch.randn(1, *model.pretrained_cfg["input_size"]),), {}
@@ -48,7 +48,7 @@ def outputs(run: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tor
 
 
 def compared(library: str, name: str) -> str | None:
-    """Return the cells of the table; None for a model that does not run itself."""
+    """Return a model's cells of the table; None if the model itself does not run."""
     torch.manual_seed(0)
     try:
         model, args, kwargs = built(library, name)
@@ -70,7 +70,7 @@ def pairs(one: list[torch.Tensor], other: list[torch.Tensor]) -> list[tuple[torc
 
 
 def difference(one: torch.Tensor, other: torch.Tensor) -> float:
-    """Return the largest difference of two tensors, relative to the largest value; 0 if they are equal (NaNs too)."""
+    """Return the largest difference between two tensors, relative to the largest value; 0 if they are equal (NaNs are equal, too)."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return float("inf")
     if one.dtype in (torch.quint8, torch.qint8):

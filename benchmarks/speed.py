@@ -1,16 +1,17 @@
-"""The time to count a new model, and the same model at a new batch size: every counter, in fresh processes.
+"""Time every counter on a new model, and on the same model at a new batch size, in fresh processes.
 
     python benchmarks/speed.py [--processes 5] [--models resnet50,...] [--tools fxflops,...]
 
-Each model and tool has a process of its own, forked from one that has imported everything and counted nothing. It builds the
-model, has the tool count one and the same small net, which is no relative of any model (but where the process is to be
-"cold"), and then counts the model at batch 1, and after that at batch 2. Told is the CPU time of the thread, one thread, until
-the totals have been read: of fxflops ``total_flops``, ``max_memory``, ``by_module()`` and ``complete``. What building the
-model left to Python's garbage collector is collected before the clock starts, for every tool. fxflops and
-FlopCounterMode are given the model on meta, where the latter is at its fastest; the counters that compute are given it on the
-CPU, and so is fxflops once more. Where both count, FlopCounterMode's total is asserted to be that of fxflops under the convention
-"torch". The table is ``benchmarks/results/speed.md``; what was measured is kept in ``speed.jsonl`` beside it, so that a run goes
-on where one was stopped.
+Each pair of model and tool has its own process, forked from a process that has imported everything and counted nothing. The
+process builds the model and warms the tool up on a small net that is unrelated to the models. A "cold" process skips the warm-up.
+Then it counts the model at batch 1, and after that at batch 2. The time is the CPU time of one thread until the totals have been
+read; for fxflops these are ``total_flops``, ``max_memory``, ``by_module()`` and ``complete``. The garbage of building the model is
+collected before the clock starts, for every tool.
+
+fxflops and FlopCounterMode get the model on meta, where FlopCounterMode is fastest. Counters that run the model get it on the CPU,
+and fxflops is also timed there. Where both count, FlopCounterMode's total is asserted to equal fxflops's total under
+``convention="torch"``. The table is ``benchmarks/results/speed.md``. The measurements are saved in ``benchmarks/results/speed.jsonl``,
+so an interrupted run resumes.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from torch import nn
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import fxflops
-import fxflops.api  # all that counting needs: the package loads it when it is first asked for
+import fxflops.api  # the package loads this lazily: load it before any time is taken
 from benchmarks.machine import processor
 from benchmarks.peers import PEERS, of_flop_counter_mode, small_net
 
@@ -89,7 +90,7 @@ def built(name: str) -> tuple[nn.Module, torch.Tensor]:
 
 
 def of_fxflops(model: nn.Module, x: torch.Tensor) -> int:
-    """Count and read the values that a user reads; return the FLOPs."""
+    """Count, and read the values that a user would read. Return the FLOPs."""
     report = fxflops.count(model, x)
     _ = report.max_memory, report.by_module(), report.complete
     return int(report.total_flops)
@@ -101,7 +102,7 @@ def of_peer(tool: str) -> Callable[[nn.Module, torch.Tensor], float]:
 
 
 def once(name: str, tool: str) -> dict[str, Any]:
-    """Return one tool's seconds and totals on one model by batch size; of fxflops, the total expected of FlopCounterMode."""
+    """Return one tool's seconds and totals on one model, by batch size. fxflops's totals use ``convention="torch"``."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     cold, tool = tool.endswith(COLD), tool.removesuffix(COLD)
@@ -116,9 +117,9 @@ def once(name: str, tool: str) -> dict[str, Any]:
         if not cold:
             count(small, image)
         for batch, images in (("1", x), ("2", torch.cat([x, x]))):
-            # some tools cannot count one model twice
+            # Some tools cannot count the same model twice.
             given = model if tool in (OURS, THEIRS, ON_CPU) else copy.deepcopy(model)
-            gc.collect()  # what building the model left is no work of a counter's
+            gc.collect()  # garbage from building the model must not be timed
             start = time.thread_time()
             total = count(given, images)
             found[batch] = time.thread_time() - start
@@ -129,7 +130,7 @@ def once(name: str, tool: str) -> dict[str, Any]:
 
 
 def measured(name: str, tool: str) -> dict[str, Any]:
-    """Return the same, measured in a process forked from one that has imported everything and counted nothing."""
+    """Return the result of :func:`once` in a process forked from one that has imported everything and counted nothing."""
     with PROCESSES.Pool(1) as pool:
         try:
             return pool.apply_async(once, (name, tool)).get(timeout=300)
@@ -149,16 +150,16 @@ class Measurements:
         self.processes = max(map(len, self._rows.values()))
 
     def seconds(self, name: str, tool: str, batch: str) -> float | None:
-        """Return the median over the processes; None if the tool was not run, or raises."""
+        """Return the median over the processes; None if the tool was not run or raised an error."""
         found = [row[batch] for row in self._rows.get((name, tool), []) if batch in row]
         return statistics.median(found) if found else None
 
     def error(self, name: str, tool: str) -> str:
-        """Return the error for which a tool did not count a model; "" if it did, or was not run."""
+        """Return the error that kept a tool from counting a model; "" if it counted the model or was not run."""
         return next((row["error"] for row in self._rows.get((name, tool), []) if "error" in row), "")
 
     def check(self, name: str) -> None:
-        """Assert that fxflops and FlopCounterMode count the same, wherever they do."""
+        """Assert that fxflops and FlopCounterMode give the same totals, wherever both count."""
         tools = [OURS, THEIRS, ON_CPU, OURS + COLD, THEIRS + COLD]
         for batch in BATCHES:
             rows = [row for tool in tools for row in self._rows.get((name, tool), []) if batch in row]
@@ -188,7 +189,7 @@ def table(rows: list[dict[str, Any]], names: list[str], tools: list[str]) -> str
 
 
 def table_of(found: Measurements, batch: str, names: list[str], tools: list[str]) -> list[str]:
-    """Return milliseconds and ratios at a batch size, with their geometric means at the bottom."""
+    """Return the table of milliseconds and ratios at a batch size. The last row has the geometric means."""
     columns: dict[str, tuple[str, str]] = {
         "fxflops (ms)": (OURS, ""),
         "FlopCounterMode (ms)": (THEIRS, ""),

@@ -1,9 +1,10 @@
-"""The time and memory of the views of large reports: of models of 12,500, 25,000 and 50,000 calls.
+"""Measure the time and memory of the views of large reports, for models with 12,500, 25,000 and 50,000 calls.
 
     python benchmarks/speed_report.py [--blocks 2500,5000,10000]
 
-Each model is counted in a process of its own. Each view is made of a report that nothing was asked of before, the fastest of
-3 times; "the first views" are the summary, the tree and the table of one report. The table is ``benchmarks/results/speed_report.md``.
+Each model is counted in its own process. Each view is made 3 times, each time from a fresh report that has cached nothing, and the
+fastest time is kept. "the first views" are the summary, the tree and the table of one report. The table is
+``benchmarks/results/speed_report.md``.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from benchmarks.machine import processor
 RESULTS = Path(__file__).parent / "results"
 DEVICE = "H100 SXM"
 CALLS, TIMES = 5, 3
-"""The calls that a block makes, and how often a view is made."""
+"""The number of calls in a block, and how often each view is made."""
 
 
 class Block(nn.Module):
@@ -45,7 +46,7 @@ class Block(nn.Module):
 
 
 def views(file: str) -> dict[str, Callable[[fxflops.Report], object]]:
-    """Return the views of a report by name, as functions; ``file`` is a path without a suffix."""
+    """Return functions that make the views of a report, by name. ``file`` is a path without a suffix."""
     return {
         "by_module()": lambda report: report.by_module(),
         "by_operator()": lambda report: report.by_operator(),
@@ -63,7 +64,7 @@ def views(file: str) -> dict[str, Callable[[fxflops.Report], object]]:
 
 
 def seconds_of(blocks: int) -> dict[str, float]:
-    """Return the seconds of each view, and the MiB by which the process grew: in all, and by the report itself."""
+    """Return the seconds of each view, and the MiB by which the process grew: for the report alone, and with all views."""
     model = nn.Sequential(*(Block() for _ in range(blocks))).eval()
     before = _grown_to()
     counted = fxflops.count(model, torch.randn(1, 8))
@@ -89,7 +90,7 @@ def _grown_to() -> float:
 
 
 def table(sizes: dict[int, dict[str, float]]) -> str:
-    """Return the table: a line for each view, a column for each size."""
+    """Return the table, with a row for each view and a column for each size."""
     lines = [
         "# Speed: the views of a large report",
         "",

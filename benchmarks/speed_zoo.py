@@ -1,12 +1,12 @@
-"""Counting beside FlopCounterMode on every model of a zoo, in one process; and by rules beside the kernels of meta.
+"""Compare fxflops with FlopCounterMode on every model of a zoo, in one process, and counts by rules with counts by meta kernels.
 
     python benchmarks/speed_zoo.py [timm] [torchvision] [transformers] [diffusers] [--every 1] [--only resnet,vit]
 
-timm's models are built on meta, the others small on the CPU (see ``benchmarks/models``). ``fxflops.count`` and FlopCounterMode
-(within ``torch.no_grad()``) count each model once, unseen, after one small net; told is the CPU time of the thread. Every call, module, operator and
-the peak of memory are compared with those of a count that asks a kernel for each call. The tables,
-``benchmarks/results/speed_<zoo>.md``, give FlopCounterMode's time to that of fxflops. Rows are kept in ``speed_<zoo>.jsonl``, so
-that a run goes on where it was stopped.
+timm's models are built on meta; the others are small and built on the CPU (see ``benchmarks/models``). After both have counted a
+small net, ``fxflops.count`` and FlopCounterMode (within ``torch.no_grad()``) each count a model for the first time. The CPU time of
+the thread is measured. fxflops's calls, sums of modules and operators, and peak memory are also compared with a count that runs a
+meta kernel for each call. The tables, ``benchmarks/results/speed_<zoo>.md``, give FlopCounterMode's time divided by fxflops's. Rows
+are saved in ``benchmarks/results/speed_<zoo>.jsonl``, so an interrupted run resumes.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def seconds(call: Callable[[], Any]) -> float:
 
 
 def measured(library: str, name: str) -> Row:
-    """Return the seconds of both on one model, and True or False for two checks: their totals are equal, and a count by
-    kernels is the same."""
+    """Return the seconds of both counters on one model, and the results of two checks: both totals are equal (``equal``), and
+    a count by kernels gives the same report (``same``)."""
     row: Row = {"model": name}
     torch.manual_seed(0)
     try:
@@ -65,7 +65,7 @@ def measured(library: str, name: str) -> Row:
 
     try:
         row["ours"] = seconds(ours)
-        by_kernels = api.counted(model, args, kwargs, memos=None)  # every call is sent to the meta kernels
+        by_kernels = api.counted(model, args, kwargs, memos=None)  # runs the meta kernel of every call
         row["same"] = facts(ours()) == facts(by_kernels)
         total = ours(convention="torch").total_flops
     except fxflops.FxflopsError as error:
@@ -85,7 +85,7 @@ def facts(report: fxflops.Report) -> tuple[Any, ...]:
 
 
 def table(library: str, rows: list[Row]) -> str:
-    """Return the table: the summary, then every model."""
+    """Return the table: a summary, then a row for each model."""
     done = [row for row in rows if "error" not in row]
     ratios = {row["model"]: row["theirs"] / row["ours"] for row in done}
     values = [*ratios.values()]

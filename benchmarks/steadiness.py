@@ -1,9 +1,9 @@
-"""Whether unsteady times are told: the same model analyzed on an idle machine, and beside a process for each core.
+"""Check that unsteady times are marked: analyze the same model on an idle machine, and while other processes keep it busy.
 
     python benchmarks/steadiness.py [--runs 10] [--models resnet18,...] [--beside 0,1,2]
 
-Each run is a process of its own. Beside other work, a run whose median is more than 1.5 times the idle one's should be
-marked; of idle runs none should be. The table is ``benchmarks/results/steadiness.md``.
+Each run has its own process. By default there are 0, 1 and as many other processes as cores. A run whose median is more than 1.5
+times the idle median should be marked. An idle run should not be marked. The table is ``benchmarks/results/steadiness.md``.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Traces of torch.profiler as ``fxflops.read_trace`` reads them: of models made here, and those that TraceLens publishes.
+"""Check ``fxflops.read_trace`` on torch.profiler traces of models built here, and on the traces that TraceLens publishes.
 
     python benchmarks/traces.py [--models resnet18,...] [--published TraceLens/tests/traces]
 
-The MACs of each trace are compared with those of ``fxflops.analyze``; those of the published traces with TraceLens' own
-tables (https://github.com/AMD-AGI/TraceLens). The table is ``benchmarks/results/traces.md``.
+The MACs of our own traces are compared with ``fxflops.analyze``. The published traces are compared with TraceLens's own tables
+(https://github.com/AMD-AGI/TraceLens). The table is ``benchmarks/results/traces.md``.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ RESULTS = Path(__file__).parent / "results" / "traces.md"
 PHASES = ("forward", "backward", "recompute")
 TABLES = ("GEMM", "CONV_fwd", "CONV_bwd", "SDPA_fwd", "SDPA_bwd")
 NEAR = 2e-3
-"""The kernels' times in the tables are rounded as the floats of microseconds since the machine's start are."""
+"""Tolerance for FLOP/s. TraceLens's kernel times are imprecise: they come from floats of microseconds since the machine started."""
 
 
 class Case(NamedTuple):
-    """A model, its inputs, and the path of the part that is checkpointed in one of its runs."""
+    """A model, its inputs, and the path of the module that is checkpointed in the checkpoint runs."""
 
     model: nn.Module
     args: tuple[Any, ...]
@@ -134,8 +134,8 @@ CASES: dict[str, Callable[[], Case]] = {
 
 
 def traced(run: Callable[[], object], with_stack: bool) -> fxflops.Report:
-    """Return the report of the trace of a run."""
-    run()  # the first one makes what later ones find
+    """Trace a run and return the report of the trace."""
+    run()  # warm-up: the first run creates state that later runs reuse
     with tempfile.TemporaryDirectory() as folder:
         with profile(activities=[ProfilerActivity.CPU], record_shapes=True, with_stack=with_stack) as profiler:
             run()
@@ -161,9 +161,9 @@ def macs_of(report: fxflops.Report) -> dict[str, int]:
 
 
 def compared(name: str, kind: str) -> tuple[dict[str, int], dict[str, int], fxflops.Report]:
-    """Return the MACs of each phase of a model by its trace and by ``analyze``; and the trace's report.
+    """Return the MACs of each phase according to the trace and according to ``analyze``, and the trace's report.
 
-    ``kind`` is "forward", "training", "checkpoint" or "reentrant", a training step with a part of the model checkpointed.
+    ``kind`` is "forward", "training", "checkpoint" or "reentrant". The last two are training steps with a part of the model checkpointed.
     """
     torch.manual_seed(0)
     case = CASES[name]()
@@ -182,7 +182,7 @@ def compared(name: str, kind: str) -> tuple[dict[str, int], dict[str, int], fxfl
 
 
 class Published(NamedTuple):
-    """A row of a table of TraceLens, and what we find for the same operator and shapes."""
+    """A row of a TraceLens table, and our values for the same operator and shapes."""
 
     name: str
     dims: Any
@@ -196,7 +196,7 @@ class Published(NamedTuple):
 
     @property
     def has_equal_work(self) -> bool:
-        flops = 2 * self.macs + self.bias  # there a bias is added to the first product too
+        flops = 2 * self.macs + self.bias  # TraceLens counts adding a bias as one more FLOP for each output
         return abs(flops / 1e9 - self.gflops) < 1e-9 and self.found == self.count
 
     @property
@@ -205,7 +205,7 @@ class Published(NamedTuple):
 
 
 def published(trace: Path, tables: Path, device: str | None) -> Iterator[Published]:
-    """Yield the rows of a published trace's tables of contractions."""
+    """Yield the rows of TraceLens's tables of contractions for a published trace."""
     report = fxflops.read_trace(trace, device=device)
     functions = {node.name: node.function for node in report.nodes}
     found: dict[Any, list[Any]] = {}

@@ -1,9 +1,10 @@
-"""The arithmetic of trainers, ours beside the original's, each model type.
+"""Compare fxflops's versions of trainers' FLOP formulas with the originals, for each model type.
 
     python -m benchmarks.trainers --verl FOLDER --torchtitan FOLDER[:FOLDER]
 
-The folders are those of the unpacked wheels, of verl 0.9.1 (``verl.utils.device`` is stubbed) and of torchtitan 0.3.0, with what
-that imports after a colon. Without a folder that part is left out. Writes ``benchmarks/results/trainers.md``.
+The folders are the unpacked wheels of verl 0.9.1 (``verl.utils.device`` is stubbed) and torchtitan 0.3.0. Folders with the packages
+that torchtitan imports follow after a colon. Without its folder, a trainer's part is skipped. Writes
+``benchmarks/results/trainers.md``.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from fxflops import trainers
 RESULTS = Path(__file__).parent / "results" / "trainers.md"
 LENGTHS, IMAGES, SEQUENCE = (512, 1024, 2048), (256, 1024), 4096
 STANDING_FOR = {"minicpmv": "Qwen2.5-7B", "minicpmo": "Qwen2.5-7B", "mimo": "Qwen2.5-7B", "glm4v": "Qwen2.5-7B"}
-"""Types whose config transformers does not have, or in another form than verl reads, with the sizes of another model."""
+"""Model types whose config transformers lacks, or has in a form that verl cannot read. They get the sizes of the named model."""
 TITAN = {
     ("llama3", "8B"): "Llama-3.1-8B", ("llama3", "70B"): "Llama-3.1-70B", ("llama3", "1B"): "Llama-3.2-1B",
     ("qwen3", "0.6B"): "Qwen3-0.6B", ("qwen3", "8B"): "Qwen3-8B", ("qwen3", "30B-A3B"): "Qwen3-30B-A3B",
@@ -38,11 +39,11 @@ TITAN = {
 PUBLISHERS = {
     "Mixtral-8x7B": 12.9, "DeepSeek-V3": 37, "DeepSeek-V2-Lite": 2.4, "gpt-oss-20b": 3.6, "Qwen3-30B-A3B": 3.3,
 }  # fmt: skip
-"""Billions of active parameters as the publishers state them."""
+"""Active parameters in billions, as stated by the publishers."""
 
 
 def counter_of(folder: str) -> ModuleType:
-    """Return verl's module, loaded from its file alone."""
+    """Return verl's flops_counter module, loaded from its file without importing verl."""
     device = ModuleType("verl.utils.device")
     device.get_torch_device = lambda: torch.cpu  # type: ignore[attr-defined]
     for name in ("verl", "verl.utils"):
@@ -57,7 +58,7 @@ def counter_of(folder: str) -> ModuleType:
 
 
 def config_of(kind: str) -> tuple[str, Any]:
-    """Return a config of a model type with its name: a published one, or transformers' default."""
+    """Return a name and a config for a model type: a published config, a stand-in, or transformers's default."""
     for name, published in PUBLISHED.items():
         if published["model_type"] == kind:
             return name, namespace(published)

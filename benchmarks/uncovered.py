@@ -1,11 +1,11 @@
-"""The calls of a first count that no shape rule covers: how often they occur, and how long they take.
+"""Find the calls of a first count that no shape rule covers: how often they occur, and how long they take.
 
     python benchmarks/uncovered.py [--models swin_tiny_patch4_window7_224,...]
 
-The models are those of ``speed.py``, on meta, each in a process of its own, which first counts a small net. A call that has a
-rule, or equals an earlier one, costs a few microseconds. The others are learned: torch's meta kernel runs, and often the
-operators inside are followed. Their CPU time is told by function or module, and so is their share of the whole count. A call
-inside another one, or inside a leaf module, belongs to the outer one. A run of all models writes
+The models are those of ``speed.py``, on meta. Each has its own process, which first counts a small net. A call that has a rule, or
+equals an earlier call, costs a few microseconds. The other calls are learned: torch's meta kernel runs, and often the operators
+inside are observed as well. The table gives their CPU time by function or module, and their share of the whole count. A call inside
+another learned call, or inside a leaf module, belongs to the outer one. A run of all models writes
 ``benchmarks/results/uncovered.md``.
 """
 
@@ -35,14 +35,14 @@ from fxflops.trace.function_calls import FunctionCalls
 from fxflops.trace.module_calls import ModuleCalls
 
 Times = dict[str, list[float]]
-"""The milliseconds of each call by what was called."""
+"""By the function or module that was called, the milliseconds of each call."""
 MODELS = [*TIMM, *(f"torchvision:{name}" for name in TORCHVISION), *TRANSFORMERS]
 RUNS = 3
 
 
 @contextmanager
 def uncovered_timed(times: Times) -> Iterator[None]:
-    """Add the milliseconds of every call that is learned to ``times``."""
+    """Add the milliseconds of every learned call to ``times``."""
     running: list[str] = []
 
     def timed(method: Callable[..., Any], name_of: Callable[..., str | None]) -> Callable[..., Any]:
@@ -61,7 +61,7 @@ def uncovered_timed(times: Times) -> Iterator[None]:
         return wrapper
 
     def function_name(calls: Any, func: Any, *_: Any) -> str | None:
-        # What has no formula is looked into: the calls inside it are told one by one.
+        # A function without a formula is not timed as a whole: the calls inside it are timed one by one.
         return spelled(func) if calls._registry.find(func) is not None else None
 
     def leaf_name(calls: Any, observed: Any, *_: Any) -> str | None:
@@ -87,7 +87,7 @@ def spelled(func: Any) -> str:
 
 
 def measured(name: str) -> tuple[dict[str, tuple[int, float]], float]:
-    """Return how often each uncovered function was called in a first count, with its milliseconds, and those of a count."""
+    """Return the calls and the milliseconds of each uncovered function in a count, and the milliseconds of the whole count."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     model, x = built(name)

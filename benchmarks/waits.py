@@ -1,11 +1,12 @@
-"""How long a user waits: ``serving`` and ``closed_form``, and ``analyze`` in forwards of the model, now and at another commit.
+"""Compare how long a user waits now and at another commit, for ``serving``, ``closed_form`` and ``analyze``.
 
     git worktree add --detach ../before COMMIT
     python benchmarks/waits.py ../before [--runs 3] [--parts serving]
 
-Each measurement is a process of its own, at one thread; the two versions take turns. Times are the processor's, of this process
-alone, so that other work beside hardly shows in them. Both versions are compiled first, as pip does when it installs. The numbers of both versions are compared, too: all of ``serving``, and the
-form's text. The table is ``benchmarks/results/waits.md``.
+Each measurement runs in its own process with one thread; the two versions take turns. Times are CPU times of that process, so other
+work on the machine hardly affects them. The time of ``analyze`` is given in forwards of the model. Both versions are compiled to
+bytecode first, as pip does when it installs. The results of both versions are compared, too: all numbers of ``serving``, the text of
+the closed form, and the counts and bytes of ``analyze``. The table is ``benchmarks/results/waits.md``.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ print(json.dumps([seconds / statistics.median(alone), repr(numbers), statistics.
 
 
 def ran(place: Path, code: str) -> Any:
-    """Return what a program prints that imports fxflops from a checkout."""
+    """Run a program that imports fxflops from a checkout. Return the JSON value in the last line that it prints."""
     settings = {**os.environ, "PYTHONPATH": str(place), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-c", BEGIN + code], capture_output=True, text=True, check=True, cwd=place, env=settings
@@ -90,12 +91,12 @@ def ran(place: Path, code: str) -> Any:
 
 
 def _alike(old: Any, new: Any) -> bool:
-    """Return whether two versions give the same numbers; a newer one may have fields that the older one lacks."""
+    """Return whether two versions give the same numbers. The new version may have additional fields."""
     return all(new.get(name) == value for name, value in old.items()) if isinstance(old, dict) else bool(old == new)
 
 
 def row(name: str, code: str, before: Path, runs: int, unit: str) -> str:
-    """Return a row of the table: the medians of both versions, which take turns, and whether they give the same numbers."""
+    """Return a row of the table: the medians of both versions, and whether they give the same numbers. The versions take turns."""
     pairs = [(ran(before, code), ran(HERE, code)) for _ in range(runs)]
     old, new = (statistics.median(pair[i][0] for pair in pairs) for i in (0, 1))
     same = "yes" if all(_alike(one[1], other[1]) for one, other in pairs) else "no"

@@ -1,12 +1,13 @@
-"""Plans of checkpoints and largest batches, held to what the CPU's allocator gives.
+"""Check checkpoint plans and largest batches against the peaks of the CPU's allocator.
 
     python benchmarks/what_fits.py [--models gpt2,...] [--seconds 1200]
 
-Of ten models a plan is made for each of five budgets between the smallest peak that checkpoints reach and the peak without. Its
-``code`` is applied to the model, and the second of two steps of training with AdamW is measured (``benchmarks/allocator.py``), without
-what a kernel takes and gives back. For small models all sets of modules are counted, with checkpoints that are written
-here: none may fit and recompute less than the plan. The largest batch must be the largest whose measured peak is within the budget. The
-table is ``benchmarks/results/what_fits.md``; rows are kept in ``what_fits.jsonl`` beside it, so that a run goes on where it stopped.
+Ten models get a plan for each of five budgets, from the smallest peak that checkpoints reach to nearly the peak without checkpoints.
+The plan's ``code`` is applied to the model, and the second of two training steps with AdamW is measured (``benchmarks/allocator.py``),
+without memory that a kernel allocates and frees itself. For small models, this script checkpoints every set of modules and counts
+it: no set may fit and recompute less than the plan. The batch of ``largest_batch`` must be the largest whose measured peak is within
+the budget. The table is ``benchmarks/results/what_fits.md``. Rows are saved in ``benchmarks/results/what_fits.jsonl``, so an
+interrupted run resumes.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ from fxflops.model.pytree import tensors_in
 
 RESULTS = Path(__file__).parent / "results"
 BUDGETS = 0.9, 0.7, 0.5, 0.25, 0.0
-"""Where budgets lie between the smallest peak (0) and the one without checkpoints (1)."""
+"""Budgets, as fractions of the way from the smallest peak (0) to the peak without checkpoints (1)."""
 LIMIT = 0.005
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class Block(nn.Module):
-    """A block of a transformer, before each half a norm."""
+    """A transformer block with a norm before each half."""
 
     def __init__(self, width: int, feed_forward: nn.Module, dropout: float = 0.1) -> None:
         super().__init__()
@@ -63,7 +64,7 @@ class Block(nn.Module):
 
 
 class Experts(nn.Module):
-    """A layer of experts: each sees the tokens whose router likes it among the two most, so how many depends on values."""
+    """A layer of experts. Each token goes to its router's top two experts, so an expert's number of tokens depends on values."""
 
     def __init__(self, width: int, experts: int = 4) -> None:
         super().__init__()
@@ -155,7 +156,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Inputs], int]] 
 
 
 class Wide(nn.Module):
-    """A layer without modules inside, which keeps several tensors ``width`` wide for its backward."""
+    """A layer without submodules. It saves several tensors of this width for the backward pass."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -166,7 +167,7 @@ class Wide(nn.Module):
 
 
 class Shared(nn.Module):
-    """A layer that is called twice, with others between and after."""
+    """A layer that is called twice, with other layers between and after the calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -177,7 +178,7 @@ class Shared(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """A layer that returns a tuple, and one that is called twice."""
+    """A model with a layer that returns a tuple, and a layer that is called twice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -219,7 +220,7 @@ SMALL: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Inputs], int]] =
 
 
 def measured(model: nn.Module, inputs: Inputs, optimizer: torch.optim.Optimizer) -> int:
-    """Return the peak in bytes of a step whose optimizer has stepped before, by the CPU's allocator."""
+    """Return the CPU allocator's peak in bytes during a step. The optimizer must have stepped before."""
     args, kwargs = inputs
     run = partial(step, model, args, kwargs, optimizer)
     model.zero_grad()
@@ -230,7 +231,7 @@ def measured(model: nn.Module, inputs: Inputs, optimizer: torch.optim.Optimizer)
 
 
 def trained(model: nn.Module, inputs: Inputs) -> torch.optim.Optimizer:
-    """Return an optimizer of the model that has made a step, which leaves the weights, so that experts get the same tokens again."""
+    """Return an optimizer that has stepped once. Its learning rate is 0: weights do not change, so experts get the same tokens again."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.0)
     step(model, *inputs, optimizer)
     model.zero_grad()
@@ -238,7 +239,7 @@ def trained(model: nn.Module, inputs: Inputs) -> torch.optim.Optimizer:
 
 
 def least_of(plan: fxflops.CheckpointPlan) -> int:
-    """Return the smallest peak in bytes that the error for a budget of 0 states."""
+    """Return the smallest peak in bytes, which the error for a budget of 0 states."""
     try:
         plan.within(0)
     except fxflops.OutOfMemoryError as error:
@@ -249,7 +250,7 @@ def least_of(plan: fxflops.CheckpointPlan) -> int:
 
 
 def plans(name: str) -> Iterator[dict[str, Any]]:
-    """Yield a row for each budget: what was planned, and what its code takes in the model."""
+    """Yield a row for each budget: the plan's predicted peak, and the measured peak with the plan's code applied."""
     build, make_inputs, batch = MODELS[name]
     torch.manual_seed(0)
     model, inputs = build().train(), make_inputs(batch)
@@ -272,7 +273,7 @@ def plans(name: str) -> Iterator[dict[str, Any]]:
 
 
 def exhaustive(name: str) -> Iterator[dict[str, Any]]:
-    """Yield a row for each budget: what the plan recomputes, and the least of all sets of modules that fit."""
+    """Yield a row for each budget: the FLOPs that the plan recomputes, and the fewest of any set of modules that fits."""
     build, make_inputs, batch = SMALL[name]
     torch.manual_seed(0)
     model, inputs = build().train(), make_inputs(batch)
@@ -289,7 +290,7 @@ def exhaustive(name: str) -> Iterator[dict[str, Any]]:
     least, without = min(counted)[0], counted[0][0]
     for share in BUDGETS:
         memory = int(least + share * (without - least))
-        plan = fxflops.plan_checkpoints(model, *inputs, memory=memory)  # anew, as for a single budget
+        plan = fxflops.plan_checkpoints(model, *inputs, memory=memory)  # a new plan for each budget, without ``within``
         best = min(flops for peak, flops in counted if peak <= memory)
         yield {
             "kind": "all sets", "model": name, "share": share, "memory": memory, "sets": len(counted), "least": best,
@@ -298,7 +299,7 @@ def exhaustive(name: str) -> Iterator[dict[str, Any]]:
 
 
 def batches(name: str) -> Iterator[dict[str, Any]]:
-    """Yield a row: the largest batch in twice the memory of the model's own, and what it and the next one take."""
+    """Yield a row: the largest batch in 2.2 times the peak at the batch in ``MODELS``, and the peaks of that batch and the next."""
     build, make_inputs, batch = MODELS[name]
     torch.manual_seed(0)
     model, inputs = build().train(), make_inputs(batch)

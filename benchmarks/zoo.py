@@ -1,16 +1,19 @@
-"""Coverage of the model zoos: every model of timm, torchvision, transformers and diffusers, counted in several ways.
+"""Measure coverage of the model zoos: count every model of timm, torchvision, transformers and diffusers in several ways.
 
     python benchmarks/zoo.py [timm torchvision transformers diffusers] [--only resnet,vit] [--workers 2]
     MENAGERIE=path/to/torchlens python benchmarks/zoo.py menagerie --parts graph,count,flop_counter
 
-For each model: how it was traced and whether the report is complete; MACs; whether a recorded graph counts the same as a
-symbolic one, and ``count()`` the same as either, module by module and operator by operator; our total under ``convention="torch"`` beside
-FlopCounterMode's, and fvcore's. Rows are kept in ``benchmarks/results/<library>.jsonl``, so that a run goes on where it
-stopped (``--fresh`` begins anew); the summary is ``benchmarks/results/<library>.md``, and the numbers of each model
-are in ``<library>.csv`` beside it.
+For each model:
 
-FlopCounterMode's total depends on kernels and fast paths; it is run where it does not: on meta, or on the CPU with them
-turned off. timm is built on meta, the others with reduced depth and width (see ``benchmarks/models``) on the CPU.
+- how it was traced, whether the report is complete, and its MACs;
+- whether a recorded graph counts the same as a symbolic one, and ``count()`` the same as the graph, for every module and operator;
+- our total under ``convention="torch"``, FlopCounterMode's total, and fvcore's.
+
+Rows are saved in ``benchmarks/results/<library>.jsonl``, so an interrupted run resumes (``--fresh`` starts again). The summary is
+``benchmarks/results/<library>.md``; the numbers of each model are in ``benchmarks/results/<library>.csv``.
+
+FlopCounterMode's total depends on kernels and fast paths, so it runs on meta, or on the CPU with both turned off. timm's models are
+built on meta, the others on the CPU with reduced depth and width (see ``benchmarks/models``).
 """
 
 from __future__ import annotations
@@ -49,7 +52,7 @@ from benchmarks.isolated import Isolated, bounded, deadline
 RESULTS = Path(__file__).parent / "results"
 COLUMNS = "model", "trace", "complete", "macs", "flops", "torch", "flop_counter", "fvcore", "graph_s", "count_s"
 MOST = 20
-"""So many models or reasons of a kind are listed in a summary."""
+"""At most this many models or reasons are listed in each section of a summary."""
 LIBRARIES = ("timm", "torchvision", "transformers", "diffusers")
 SECONDS, GIGABYTES, MODELS_PER_PROCESS = 180, 12, 60
 FVCORE_PARAMETERS = 30_000_000
@@ -57,7 +60,7 @@ Row = dict[str, Any]
 
 
 def measure(library: str, name: str, parts: tuple[str, ...]) -> Row:
-    """The row of one model, with these parts."""
+    """Return the row of one model, with these parts."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
@@ -98,7 +101,7 @@ def isolated_measure(isolated: Isolated, job: tuple[str, str, tuple[str, ...]]) 
 
 
 def by_graph(model: nn.Module, args: Any, kwargs: Any) -> Row:
-    """The graph that ``analyze`` takes, and beside it a recorded one where that is symbolic, and ``count()``."""
+    """Return the count of ``analyze``, and its differences from a recorded graph (if its own is symbolic) and from ``count()``."""
     report = fxflops.analyze(model, args, kwargs, repeats=0, progress=False)
     row = {
         **totals(report),
@@ -115,13 +118,13 @@ def by_graph(model: nn.Module, args: Any, kwargs: Any) -> Row:
 
 
 def by_count(model: nn.Module, args: Any, kwargs: Any) -> Row:
-    """``count()``, and whether it is on meta or had to compute."""
+    """Return the result of ``count()``, and whether it counted on meta or had to run the model."""
     report = fxflops.count(model, args, kwargs)
     return {**totals(report), "trace": report.trace, "why": " ".join(report.trace_reason.split())[:300]}
 
 
 def by_flop_counter(model: nn.Module, args: Any, kwargs: Any) -> Row:
-    """FlopCounterMode, without the kernels and paths that it does not know; with gradients where it raises without."""
+    """Return FlopCounterMode's total, without kernels and fast paths that it does not know. If it raises, try again with gradients."""
     row: Row = {}
     for grad in (False, True):
         try:
@@ -141,7 +144,7 @@ def by_flop_counter(model: nn.Module, args: Any, kwargs: Any) -> Row:
 
 
 def by_fvcore(model: nn.Module, args: Any, kwargs: Any) -> Row:
-    """fvcore's total, which it calls FLOPs and are MACs and some other operations, and how many ops it left out."""
+    """Return fvcore's total, and how many ops it left out. fvcore calls the total FLOPs; it is MACs and some other operations."""
     from fvcore.nn import FlopCountAnalysis
 
     if kwargs:
@@ -175,7 +178,7 @@ def totals(report: fxflops.Report) -> Row:
 
 
 def differences(one: fxflops.Report, other: fxflops.Report) -> list[str]:
-    """Modules whose total or own sums are not the same in both, and operators whose sums are not."""
+    """Return the modules whose total or own sums differ between the reports, and the operators whose sums differ."""
     rows, others = one.by_module(), other.by_module()
     modules = [p for p in rows if p not in others or (rows[p].total, rows[p].own) != (others[p].total, others[p].own)]
     sums, others_sums = ({op: row.total for op, row in report.by_operator().items()} for report in (one, other))
@@ -183,12 +186,12 @@ def differences(one: fxflops.Report, other: fxflops.Report) -> list[str]:
 
 
 def one_line(error: BaseException) -> str:
-    """The first lines of an error, on one."""
+    """Return the type and the start of the message of an error, on one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 def summary(library: str, rows: list[Row], explained: dict[str, str], numbers: str) -> str:
-    """The results as Markdown: totals, what differs and why; the file of ``numbers`` has each model."""
+    """Return the results as Markdown: totals, and what differs and why. The numbers of each model are in the file ``numbers``."""
     runs = [r for r in rows if r["runs"]]
     counted = [r for r in runs if "macs" in r["graph"]]
     symbolic = [r for r in counted if r["graph"]["trace"] == "symbolic"]
@@ -246,14 +249,14 @@ def summary(library: str, rows: list[Row], explained: dict[str, str], numbers: s
 
 
 def version_of(library: str) -> str:
-    """A library and its version; of a checkout the commit."""
+    """Return a library and its version, or the commit of a checkout."""
     if library != "menagerie":
         return f"{library} {importlib.import_module(library).__version__}"
     return f"torchlens' menagerie at {os.environ.get('MENAGERIE_COMMIT', 'an unnamed commit')}"
 
 
 def numbers_of(row: Row) -> list[Any]:
-    """The cells of a model that runs, under :data:`COLUMNS`."""
+    """Return the cells of a model that runs, under :data:`COLUMNS`."""
     graph, count = row["graph"], row["count"]
     peers = [row.get(part, {}) for part in PARTS if part[0] == "f"]
     return [
@@ -275,12 +278,12 @@ def incomplete(row: Row) -> str:
 
 
 def reason(count: Row) -> str:
-    """The error that sent ``count()`` to the real tensors, without its shapes."""
+    """Return the error that made ``count()`` use the real tensors, without its shapes."""
     return str(count["why"]).rpartition("Error: ")[2].partition(" at /")[0][:120]
 
 
 def untraced(why: str) -> str:
-    """Why a model could not be traced, without its name."""
+    """Return why a model could not be traced, without the model's name."""
     reason = why.partition(" symbolically: ")[2] or why
     return reason[:200]
 
@@ -292,12 +295,12 @@ def section(title: str, items: Iterable[str]) -> list[str]:
 
 
 def grouped(reasons: Iterable[str]) -> list[str]:
-    """Each reason with how many models it holds for."""
+    """Return each reason with its number of models, the most frequent first."""
     return [f"{number} models: {reason[:200]}" for reason, number in Counter(reasons).most_common()]
 
 
 def sweep(library: str, options: argparse.Namespace) -> None:
-    """Measure what is not yet measured of a library, and write its table."""
+    """Measure the models and parts of a library that have not been measured yet, and write its table."""
     log = RESULTS / f"{library}{options.suffix}.jsonl"
     if options.fresh:
         log.unlink(missing_ok=True)

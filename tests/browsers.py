@@ -1,4 +1,4 @@
-"""A browser for the tests of pages: one that is installed, or playwright's own. Without one they are skipped."""
+"""A browser for the tests of HTML pages: an installed one, or playwright's own. The tests are skipped if there is neither."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests marked ``cuda`` are skipped where there is no CUDA device, and with older versions those of what these do otherwise."""
+"""Shared fixtures and skips: tests marked ``cuda`` need a CUDA device, and older packages skip the tests they cannot pass."""
 
 from __future__ import annotations
 
@@ -27,24 +27,26 @@ from .devices import DEVICES
 from .fresh import Fresh, one_thread_after_fork
 from .standin import StandIn
 
-pytest.register_assert_rewrite("tests.ops.textbook", "tests.oracle")  # so that they say which numbers differ
-# Who starts the tests in the background may have it ignored, and then it is in the processes that they start, too.
+# Failed assertions in these modules then show which numbers differ.
+pytest.register_assert_rewrite("tests.ops.textbook", "tests.oracle")
+# A shell that starts the tests in the background may ignore SIGINT, and child processes inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 one_thread_after_fork()
 if not torch.cuda.is_available():
-    os.environ["CUDA_VISIBLE_DEVICES"] = (
-        ""  # torch with CUDA would look for the driver's library each time it is asked for devices
-    )
-torch.set_num_threads(1)  # models here are small, and several processes share the cores
-# Else the first library that logs would give the root logger a handler that writes to the stderr of the test that runs then.
+    # A CUDA build of torch would search for the driver library every time it is asked for devices.
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+# The models here are small, and several worker processes share the cores.
+torch.set_num_threads(1)
+# Without a handler, the first library that logs gives the root logger one that writes to the stderr of the test then running.
 logging.getLogger().addHandler(logging.NullHandler())
-# The first backward pass starts a thread for each device, and copies of the process cannot be without; fake tensors pretend to have some.
+# The first backward pass starts a thread per device. Forked copies of this process need those threads: fake tensors pretend
+# that there are devices.
 torch.ones((), requires_grad=True).backward()
 
 
 @pytest.fixture
 def logged() -> Iterator[list[str]]:
-    """The messages that are logged during the test."""
+    """The messages logged during the test."""
     messages: list[str] = []
 
     class Handler(logging.Handler):
@@ -59,7 +61,7 @@ def logged() -> Iterator[list[str]]:
 
 @pytest.fixture
 def no_collector() -> Iterator[None]:
-    """Reference cycles live until the test has ended: when the collector would have freed them depends on the tests before."""
+    """Keep reference cycles alive until the test ends. When the collector would free them depends on earlier tests."""
     gc.collect()
     gc.disable()
     yield
@@ -68,20 +70,20 @@ def no_collector() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def entry_costs() -> tuple[Costs, Costs]:
-    """What observing costs, measured once: anew in each block it takes 20 ms, ten times as long as all else of a small block."""
+    """The entry costs of observing, measured once: measuring takes 20 ms, ten times as long as the rest of a small block."""
     return measured_entry_costs(BASE)
 
 
 @pytest.fixture(autouse=True)
 def _steady(monkeypatch: pytest.MonkeyPatch, entry_costs: tuple[Costs, Costs]) -> None:
-    """What is printed must not depend on what else the machine does, nor need a test wait until times no longer do."""
+    """Printed output must not depend on the machine's load, and a test must not wait for timings to settle."""
     monkeypatch.setattr(graph_run, "SECONDS_CAP", 0.1)
     for name in ("WIDE", "OFTEN", "WAITING"):
         monkeypatch.setattr(timing, name, float("inf"))
     monkeypatch.setattr(steps, "TOO_FAR_APART", float("inf"))
 
     def costs(registry: FormulaRegistry) -> tuple[Costs, Costs]:
-        """By the clock of a test they are what they are by that clock."""
+        """Measure again under a test's own clock: the session's costs were measured with the real one."""
         return entry_costs if stopwatch.time is time else measured_entry_costs(registry)
 
     monkeypatch.setattr(block, "measured_entry_costs", costs)
@@ -169,7 +171,7 @@ WITH_TRANSFORMERS_4: dict[str, dict[str, str]] = {
         "test_a_training_step_is_flop_counter_modes[distilbert]": NEEDS_VALUES,
     },
 }
-"""Why each of these tests, by its name with or without parameters, cannot hold with torch up to that version; "" is any."""
+"""Reasons to skip a test, by its name with or without parameters, for torch up to that version; "" is any version."""
 ANGLES = "Llama's rotary embedding computes its angles by a matrix product"
 STAGES = "a RegNet cannot be made on meta, where it reads the widths of its stages"
 PEERS_THROUGH: dict[tuple[str, str], dict[str, str]] = {
@@ -191,7 +193,7 @@ PEERS_THROUGH: dict[tuple[str, str], dict[str, str]] = {
         "test_timm_models[regnetx_002]": STAGES,
     },
 }
-"""The same of other packages up to a version."""
+"""The same for other packages, up to a version."""
 
 
 @pytest.fixture(scope="session")
@@ -203,7 +205,7 @@ def fresh() -> Iterator[Fresh]:
 
 @pytest.fixture(params=DEVICES)
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A device to run the test on; the tensors that its module made at the top are there, too."""
+    """A device to run the test on. Tensors at the top level of the test's module are moved to it."""
     for name, value in [*vars(request.module).items()]:
         if isinstance(value, torch.Tensor):
             monkeypatch.setattr(request.module, name, value.to(request.param))
@@ -219,7 +221,7 @@ def standin(monkeypatch: pytest.MonkeyPatch) -> StandIn:
 
 
 class Terminal(io.StringIO):
-    """A stdout that says that it is a terminal."""
+    """A stdout that claims to be a terminal."""
 
     encoding = "utf8"
 
@@ -229,7 +231,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def columns(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Gives stdout to a terminal of so many columns."""
+    """Set stdout to a terminal this many columns wide."""
 
     def set_columns(width: int) -> None:
         monkeypatch.setattr(sys, "stdout", Terminal())
@@ -239,13 +241,13 @@ def columns(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 
 def is_through(release: str, last: str) -> bool:
-    """Whether a release is of this version or before it: 2.11.1 is through 2.11."""
+    """Whether a release is this version or older: 2.11.1 is through 2.11."""
     numbers = [[int(number) for number in re.findall(r"\d+", each)] for each in (release, last)]
     return numbers[0][: len(numbers[1])] <= numbers[1]
 
 
 def installed(package: str) -> str:
-    """The version of a package; "" if it is not there."""
+    """The installed version of a package, or "" if it is missing."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -253,7 +255,7 @@ def installed(package: str) -> str:
 
 
 def otherwise() -> dict[str, str]:
-    """Of these tables those of the versions at hand."""
+    """The entries of these tables that apply to the installed versions."""
     four = installed("transformers").startswith("4.")
     found = {}
     for tables, beside in ((TORCH_THROUGH, ""), (WITH_TRANSFORMERS_4 if four else {}, "transformers 4")):
@@ -282,7 +284,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Nor does it pass over what a module of tests has loaded, once they have run."""
+    """Freeze what a finished test module has loaded, so that later collections skip it."""
     if nextitem is None or nextitem.path != item.path:
         gc.collect()
         gc.freeze()
@@ -290,7 +292,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """The garbage collector passes over no module or test: for all of them it takes half a second, again and again."""
+    """Freeze all collected tests and modules: a garbage collection that walks them takes half a second each time."""
     gc.disable()
     try:
         return (yield)
@@ -301,13 +303,13 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Some libraries complain of what they find left. This cleanup is the first one to be added and runs last: pytest's own collect
-    # garbage, which takes seconds while all that the tests have loaded is not frozen.
+    # Some libraries warn about leftover objects, so unfreeze at the end. The first cleanup added runs last. It must come after pytest's
+    # own garbage collections, which take seconds once everything the tests have loaded is unfrozen.
     config.add_cleanup(gc.unfreeze)
 
 
 def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
-    """Functions and modules by name: an address in a test's id would differ from process to process."""
+    """Name functions and modules in test ids: an address would differ between processes."""
     text = repr(val)
     if isinstance(val, (str, int, float, bool, type)) or " at 0x" not in text:
         return None

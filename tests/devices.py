@@ -1,4 +1,4 @@
-"""The devices that a test runs on, as values of its parameter ``device``: the CPU, and CUDA where there is one."""
+"""The devices a test runs on, as values of its ``device`` parameter: the CPU, and CUDA if there is a device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All that a report says of a run, to be compared with what another says."""
+"""Everything a report says about a run, for comparing it with another report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Fresh processes that need not import torch and fxflops: copies of one that has, and has used neither, nor the compiler."""
+"""Fresh processes without the cost of importing torch and fxflops: forks of a process that imported both and used neither.
+
+The compiler is not loaded in them.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,10 @@ ROOT = Path(__file__).parents[1]
 
 
 def one_thread_after_fork() -> None:
-    """Have each later child of a fork set its number of threads at once.
+    """Make every later forked child set its number of threads at once.
 
-    A child makes torch's pool of threads anew when a thread of it first sets a number. Where that is left to the threads of a
-    backward pass, two of them make it at once at times, and the process is aborted ("Invalid thread pool!").
+    A child rebuilds torch's thread pool when one of its threads first sets a number. If that is left to the threads of a backward
+    pass, two of them sometimes rebuild it at the same time, and the process aborts ("Invalid thread pool!").
     """
     import torch
 
@@ -29,7 +32,7 @@ def one_thread_after_fork() -> None:
 
 
 class Fresh:
-    """Runs ``python ARGUMENTS``; the process that is copied starts at the first call."""
+    """Runs ``python ARGUMENTS`` in a fork. The process to fork starts at the first call."""
 
     def __init__(self) -> None:
         self._original: subprocess.Popen[str] | None = None
@@ -37,7 +40,7 @@ class Fresh:
     def run(
         self, *arguments: str, cwd: Path | None = None, stdout: str = "", **environment: str
     ) -> subprocess.CompletedProcess[str]:
-        """A script, or ``-c`` or ``-m`` and what they take; with ``stdout`` its output goes to that file, a terminal perhaps."""
+        """Run a script, ``-c CODE`` or ``-m MODULE``, with arguments. With ``stdout`` the output goes to that file, e.g. a terminal."""
         if self._original is None:
             variables = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
             pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
@@ -59,10 +62,11 @@ class Fresh:
 
 
 def serve() -> list[str]:
-    """Make the copies that are asked for, and say how they end. In a copy return what it is to run."""
+    """Fork for each request and report the exit codes. In a fork, return the arguments to run."""
     for line in sys.stdin:
         arguments, cwd, files, variables = json.loads(line)
-        with warnings.catch_warnings():  # from Python 3.12 on, of any thread: those of OpenMP are idle
+        # From Python 3.12 on, fork warns about any other thread. OpenMP's are idle.
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             child = os.fork()
         if child:
@@ -79,7 +83,7 @@ def serve() -> list[str]:
 
 
 def become(first: str, *others: str) -> None:
-    """Go on as Python does that was started with these arguments."""
+    """Continue as ``python`` started with these arguments."""
     if first == "-c":
         sys.argv, sys.path[0] = ["-c", *others[1:]], ""
         main = sys.modules["__main__"] = types.ModuleType("__main__")

@@ -17,14 +17,16 @@ from fxflops.records import Cost
 
 
 def refuses_meta(*args: Any, **kwargs: Any) -> Any:
-    """What a kernel does on meta: it must not be called there."""
+    """Like a kernel on meta: it must not be called there."""
     raise RuntimeError("a kernel was called")
 
 
 @contextmanager
 def library(functions: dict[str, str], body: Callable[..., Any] = refuses_meta) -> Iterator[Callable[[str], Any]]:
-    """Make modules with functions: ``{"package.module:function": "its, parameters=None"}``, each of which calls the body with the dict
-    of its arguments. Yields what finds one by name."""
+    """Make modules with functions, from ``{"package.module:function": "its, parameters=None"}``.
+
+    Each function calls the body with its arguments by name. Yields a lookup of the functions by their names.
+    """
     made: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:
         for name, parameters in functions.items():
@@ -38,7 +40,8 @@ def library(functions: dict[str, str], body: Callable[..., Any] = refuses_meta) 
             exec(f"def {last}({parameters}):\n    given = dict(locals())\n    return _body(**given)", names)
             value: Any = names[last]
             value.__qualname__ = function
-            if last == "apply":  # of an autograd.Function, whose forward has these parameters after ctx
+            # An autograd.Function: its forward takes these parameters after ctx.
+            if last == "apply":
                 exec(f"def forward(ctx, {parameters}):\n    raise RuntimeError('a kernel was called')", names)
                 value = type(
                     holder,
@@ -59,7 +62,7 @@ def library(functions: dict[str, str], body: Callable[..., Any] = refuses_meta) 
 
 
 class Counts(NamedTuple):
-    """What a call costs, forward and backward, and the specs of what it returned."""
+    """The cost of a call, forward and backward, and the specs of its result."""
 
     forward: Cost
     backward: Cost
@@ -67,7 +70,7 @@ class Counts(NamedTuple):
 
 
 class Calls(nn.Module):
-    """A module whose parameters are given to a function."""
+    """A module that passes its parameters to a function."""
 
     def __init__(self, call: Callable[..., Any], tensors: dict[str, torch.Tensor], others: dict[str, Any]) -> None:
         super().__init__()
@@ -84,7 +87,7 @@ class Calls(nn.Module):
 
 
 def counts(call: Callable[..., Any], tensors: dict[str, torch.Tensor], backward: bool = True, **others: Any) -> Counts:
-    """Count a call on meta, where its kernel must not run, and its backward. Every tensor that can have a gradient has one."""
+    """Count a call and its backward on meta, where the kernel must not run. Every floating-point tensor requires a gradient."""
     attention = others.pop("count_attention", "dense")
     model = Calls(call, tensors, others)
     report = fxflops.count(model, backward=backward, attention=attention)
@@ -97,10 +100,10 @@ def counts(call: Callable[..., Any], tensors: dict[str, torch.Tensor], backward:
     made = [each.cost for each in (*forward, *gradients)]
     if backward:
         for parameter in model.parameters():
-            assert parameter.grad is None  # nothing is left on the model
+            assert parameter.grad is None  # counting leaves nothing on the model
     return Counts(made[0], made[1] if backward else Cost(), forward[0].call.out)
 
 
 def tensors(shapes: dict[str, tuple[int, ...] | None]) -> dict[str, torch.Tensor]:
-    """Tensors of these shapes; those of None are left out."""
+    """Random tensors of these shapes; None leaves one out."""
     return {name: torch.randn(shape) for name, shape in shapes.items() if shape is not None}

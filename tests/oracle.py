@@ -1,4 +1,4 @@
-"""An oracle that does not know our formulas: numbers that tally what is done to them.
+"""An oracle independent of our formulas: numbers that tally the arithmetic done on them.
 
 Run the textbook definition of an op on object arrays of :class:`Number` and read the tally:
 
@@ -74,16 +74,16 @@ class Number:
 
 
 def numbers(*shape: int) -> np.ndarray[Any, Any]:
-    """An array of counting numbers, to be used like any numpy array."""
+    """An array of counting numbers, to use like any numpy array."""
     array = np.empty(shape, dtype=object)
     array.fill(Number())
     return array
 
 
 def cost_of(target: Any, *args: Any, **kwargs: Any) -> Cost:
-    """What fxflops says ``target(*args, **kwargs)`` costs: a module, a function, or the name of a Tensor method.
+    """The cost of ``target(*args, **kwargs)`` by fxflops: a module, a function, or the name of a Tensor method.
 
-    The op is run on the tensors given, and its own formula applied to their specs.
+    The op runs on the given tensors, and its formula is applied to their specs.
     """
     import torch
     from torch import nn
@@ -106,7 +106,7 @@ def cost_of(target: Any, *args: Any, **kwargs: Any) -> Cost:
 
 
 def cost_by_name(name: str, *specs: Any, out: Any) -> Cost:
-    """What the op of this qualified name costs on specs: for kernels that cannot run here."""
+    """The cost of the op of this qualified name on specs, for kernels that cannot run here."""
     from fxflops.ops import BASE, apply
 
     entry = BASE.get(name)
@@ -115,6 +115,6 @@ def cost_by_name(name: str, *specs: Any, out: Any) -> Cost:
 
 
 def whole(cost: Cost) -> Cost:
-    """The cost itself: its numbers are integers, which hold what floats would round."""
+    """Return the cost after checking that its numbers are integers: floats would be rounded."""
     assert all(type(number) is int for number in cost), cost
     return cost

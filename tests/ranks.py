@@ -1,8 +1,8 @@
 """Training steps on several Gloo processes, each run once plainly and once under fxflops; the cases of test_distributed.py.
 
 ``python tests/ranks.py FOLDER PROCESSES [CASE ...]`` forks the processes, runs the cases in each, and writes
-``FOLDER/RANK.json``: by case, what the report of that rank tells. A case ``simulate_NAME`` is not run: once the processes have
-ended their group, the first one simulates the ranks of the case NAME, and writes what they tell to ``FOLDER/simulated.json``.
+``FOLDER/RANK.json``: the facts of that rank's report, by case. A case ``simulate_NAME`` is not run. Instead, once the processes
+have left their group, the first one simulates all ranks of the case NAME and writes their facts to ``FOLDER/simulated.json``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch._dynamo  # which DistributedDataParallel loads
+import torch._dynamo  # loaded by DistributedDataParallel
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch import distributed as dist
@@ -58,7 +58,7 @@ class Mlp(nn.Module):
 
 
 class Attention(nn.Module):
-    """Causal attention, with the heads that this process has."""
+    """Causal attention over the heads that this process has."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """A block of a Llama."""
+    """A Llama block."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ def fsdp(mesh: DeviceMesh) -> Any:
 
 
 def fsdp_columns(mesh: DeviceMesh) -> Any:
-    """Weights that are sharded along their second dimension: FSDP gathers them into one tensor, and copies that to another."""
+    """Weights sharded along their second dimension: FSDP gathers them into one tensor and copies it to another."""
     model, x = Mlp(), rows()
     for part in (model.up, model.down, model):
         fully_shard(part, mesh=mesh, shard_placement_fn=lambda weight: Shard(weight.ndim - 1))
@@ -111,7 +111,7 @@ def fsdp_columns(mesh: DeviceMesh) -> Any:
 
 
 def fsdp1(mesh: DeviceMesh) -> Any:
-    """The first FSDP, which resizes memory that it had before the steps that are watched."""
+    """FSDP1, which resizes memory that existed before the observed steps."""
     model, x, cpu = Mlp(), rows(), torch.device("cpu")
     model.up, model.down = (FullyShardedDataParallel(part, device_id=cpu) for part in (model.up, model.down))  # type: ignore[assignment]
     return model, lambda: model(x).sum()
@@ -124,7 +124,7 @@ def tp(mesh: DeviceMesh) -> Any:
 
 
 def sequence_parallel(model: nn.Module, mesh: Any) -> nn.Module:
-    """Tensor and sequence parallel blocks, as torchtitan's parallelize_llama has them."""
+    """Make a block tensor and sequence parallel, with the same plan as torchtitan's parallelize_llama."""
     plan = {
         "norm1": SequenceParallel(),
         "norm2": SequenceParallel(),
@@ -145,7 +145,7 @@ def tp_sp(mesh: DeviceMesh) -> Any:
 
 
 def pp(mesh: DeviceMesh) -> Any:
-    """Two stages and four microbatches, interleaved as 1F1B."""
+    """Two stages and four microbatches, scheduled as 1F1B."""
     rank, narrow, wide = dist.get_rank(), torch.ones(1, WIDTH), torch.ones(1, HIDDEN, requires_grad=True)
     model, given, out = (nn.Linear(HIDDEN, WIDTH), wide, narrow) if rank else (nn.Linear(WIDTH, HIDDEN), narrow, wide)
     stage = PipelineStage(model, rank, 2, torch.device("cpu"), input_args=given, output_args=out)
@@ -164,7 +164,7 @@ def pp(mesh: DeviceMesh) -> Any:
 
 
 class Experts(nn.Module):
-    """A mixture of two experts, one a process; a quarter of the tokens goes to the first, the others to the second."""
+    """A mixture of two experts, one per process. A quarter of the tokens goes to the first, the rest to the second."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -184,7 +184,7 @@ def ep(mesh: DeviceMesh) -> Any:
 
 
 class Shift(torch.autograd.Function):
-    """Give a tensor to the next process, and take that of the one before; gradients go back."""
+    """Send a tensor to the next process and receive the previous one's; gradients go the other way."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -206,7 +206,7 @@ def _passed(x: Tensor, by: int) -> Tensor:
 
 
 class Ring(nn.Module):
-    """Attention over a sequence of which each process has a part: keys and values go around."""
+    """Attention over a sequence split across the processes: keys and values go around the ring."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         scores, values = [], []
@@ -230,7 +230,7 @@ def ring(mesh: DeviceMesh) -> Any:
 
 
 def fsdp_tp(mesh: DeviceMesh) -> Any:
-    """Blocks that are tensor parallel along one dimension and sharded along the other."""
+    """Blocks that are tensor parallel along one mesh dimension and sharded along the other."""
     model = nn.Sequential(Block(), Block())
     for block in model:
         fully_shard(sequence_parallel(block, mesh["tp"]), mesh=mesh["dp"])
@@ -241,17 +241,17 @@ def fsdp_tp(mesh: DeviceMesh) -> Any:
 
 CASES = {f.__name__: f for f in (ddp, fsdp, fsdp_columns, fsdp1, tp, tp_sp, pp, ep, ring, fsdp_tp)}
 MESHES = {"fsdp_tp": {"dp": 2, "tp": 2}, "tp": {"tp": 2}, "tp_sp": {"tp": 2}, "pp": {"pp": 2}}
-"""The meshes of cases; that of the others is {"dp": 2}."""
+"""The meshes of the cases; the default is {"dp": 2}."""
 
 
 def mesh_of(case: str) -> DeviceMesh:
-    """Return the mesh of a case, of processes that there are."""
+    """Return the mesh of a case, over the running processes."""
     sizes = MESHES.get(case, {"dp": 2})
     return init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
 
 
 def prepared(case: str, mesh: DeviceMesh) -> tuple[nn.Module, torch.optim.Optimizer, Callable[[], Tensor]]:
-    """Return a new model, its optimizer, and a function that makes a training step."""
+    """Return a new model, its optimizer, and a function that does a training step."""
     torch.manual_seed(0)
     model, run = CASES[case](mesh)
     optimizer = torch.optim.AdamW([*model.parameters()] or [nn.Parameter(torch.ones(()))], lr=0.1)
@@ -268,18 +268,19 @@ def prepared(case: str, mesh: DeviceMesh) -> tuple[nn.Module, torch.optim.Optimi
 
 
 def alive() -> dict[int, torch.UntypedStorage]:
-    """Return the storages of all tensors that the garbage collector finds, by their addresses."""
+    """Return the storages of all tensors the garbage collector finds, by address."""
     gc.collect()
     plain = [each for each in gc.get_objects() if type(each) in (Tensor, nn.Parameter)]
     return {storage._cdata: storage for each in plain for storage in [each.untyped_storage()]}
 
 
 def trained(case: str, watch: Callable[..., AbstractContextManager[Any]]) -> tuple[list[Any], list[int], list[Tensor]]:
-    """Train a new model for some steps, all but the first watched.
+    """Train a new model for several steps, watching all but the first.
 
-    Return what watched, the bytes alive after each step, and the loss, gradients and weights.
+    Return the watchers, the bytes alive after each step, and the loss, weights and gradients.
     """
-    before = alive()  # kept, so that no storage of the steps gets the address of one of these
+    # Kept alive, so that no storage of the steps gets the address of one of these.
+    before = alive()
     model, optimizer, step = prepared(case, mesh_of(case))
     step()
     seen, left = [], []
@@ -299,9 +300,9 @@ def trained(case: str, watch: Callable[..., AbstractContextManager[Any]]) -> tup
 
 
 def told(case: str) -> dict[str, Any]:
-    """Return what a report of a training step tells, and whether the steps were the same without it.
+    """Return the facts of a training step's report, and whether the steps had the same results without it.
 
-    In some steps Gloo's threads hold tensors for a while longer, which can add to the peak: it is the lowest of all.
+    In some steps Gloo's threads hold tensors a while longer, which can add to the peak, so the lowest peak of all steps is taken.
     """
     *_, plain = trained(case, lambda *args, **kwargs: nullcontext())
     seen, left, watched = trained(case, fxflops.profile)
@@ -327,13 +328,13 @@ def facts(report: fxflops.Report) -> dict[str, Any]:
         "collectives": [list(row)[:-1] for row in report.collectives],
         "memory": dict(report.memory),
         "last": report.timeline[-1].total,
-        # Without the copy in which Gloo's reduce_scatter sums, which is alive in its split alone.
+        # Without the copy that Gloo's reduce_scatter sums into: it is only alive during a split.
         "uncopied": max(moment.total for moment in report.timeline if moment.op != "split"),
     }
 
 
 def simulated(case: str) -> list[dict[str, Any]]:
-    """Return the same of each rank, without the processes."""
+    """Return the same facts for each rank, from a simulation instead of processes."""
 
     def build(mesh: DeviceMesh) -> Any:
         model, _, step = prepared(case, mesh)
@@ -345,7 +346,10 @@ def simulated(case: str) -> list[dict[str, Any]]:
 
 
 def gathered(_: str) -> list[Any]:
-    """Return what ``gather`` tells on this rank: of reports of other inputs, when rank 1 is late, when one calls it alone, and of a count and a profile."""
+    """Return the result of ``gather`` on this rank.
+
+    The cases: reports of different inputs; rank 1 is late; one rank calls it alone; one rank has a count, the other a profile.
+    """
     mlp, rank = Mlp(), dist.get_rank()
     reports = [fxflops.count(mlp, torch.ones(rows, WIDTH)) for rows in (ROWS, 3 * ROWS)]
     found = reports[rank].gather(whole=reports[0])
@@ -358,10 +362,10 @@ def gathered(_: str) -> list[Any]:
         late = str(error)
     if rank == 0:
         dist.barrier()
-    again = reports[rank].gather(timeout=60)  # the late one does not spoil the next
+    again = reports[rank].gather(timeout=60)  # the late rank does not spoil the next gather
     work = {path: list(row) for path, row in (found.modules or {}).items()}
     alone = ""
-    for caller in (1, 0):  # what rank 1 left behind is not taken for the report of its next call
+    for caller in (1, 0):  # data that rank 1 left behind is not mistaken for its next report
         if rank == caller:
             try:
                 reports[rank].gather(timeout=0.1)
@@ -381,7 +385,7 @@ def gathered(_: str) -> list[Any]:
 
 
 def replicated(_: str) -> list[Any]:
-    """Return the work by module of a training step by DistributedDataParallel, beside that of one process, and what is said."""
+    """Return a DistributedDataParallel step's work by module, compared with one process, and the last line of the printed report."""
 
     def step(model: nn.Module, x: Tensor) -> fxflops.Report:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -396,7 +400,7 @@ def replicated(_: str) -> list[Any]:
 
 
 def printed(_: str) -> str:
-    """Return what ``fxflops run`` prints on this rank, which is the end of the process group."""
+    """Return what ``fxflops run`` prints on this rank. It also ends the process group."""
     file, out = Path(sys.argv[1]) / f"model{dist.get_rank()}.py", io.StringIO()
     file.write_text("import ranks\ndef make(): return ranks.tp(ranks.mesh_of('tp'))[0]\n")
     with redirect_stdout(out):
@@ -405,7 +409,7 @@ def printed(_: str) -> str:
 
 
 def analyzed(case: str) -> list[Any]:
-    """Return the MACs by ``analyze``, timed, of a tensor parallel or sharded model."""
+    """Return the MACs that a timed ``analyze`` and ``count`` report for a tensor parallel or sharded model."""
     model, _ = CASES[case](mesh_of(case))
     before = [parameter.to_local().clone() for parameter in model.parameters()]
     report = fxflops.analyze(model, torch.ones(ROWS, WIDTH), backward=True, progress=False)
@@ -418,8 +422,10 @@ def analyzed(case: str) -> list[Any]:
 
 
 def between(_: str) -> dict[str, list[bool]]:
-    """Return for each order of calls of a sharded model whether its parameters are as they were before it was counted, and its
-    gradients in the next step those of a model that was not."""
+    """Count a sharded model at different points of its life. Return two checks for each order of calls.
+
+    Its parameters are as they were before the count, and its next step has the gradients of a model that was not counted.
+    """
 
     def step(model: nn.Module) -> list[Tensor]:
         model.zero_grad()
@@ -450,7 +456,7 @@ def between(_: str) -> dict[str, list[bool]]:
 
 
 def ranks_of(folder: Path, size: int) -> Iterator[tuple[int, list[int]]]:
-    """Fork; yield the rank of this process, and the children of rank 0."""
+    """Fork; yield this process's rank, and rank 0's children."""
     children: list[int] = []
     for rank in range(1, size):
         child = os.fork()
@@ -465,11 +471,12 @@ def ranks_of(folder: Path, size: int) -> Iterator[tuple[int, list[int]]]:
 if __name__ == "__main__":
     folder, size = Path(sys.argv[1]), int(sys.argv[2])
     torch.set_num_threads(1)
-    gc.freeze()  # what is imported takes a third of a second each time
+    # A garbage collection over all imported modules takes a third of a second each time.
+    gc.freeze()
     cases = [name for name in sys.argv[3:] if not name.startswith("simulate_")]
     to_simulate = [name.removeprefix("simulate_") for name in sys.argv[3:] if name not in cases]
     for rank, children in ranks_of(folder, size):
-        # A rank waits half an hour for another that has died: say before where it waits.
+        # A rank waits half an hour for a rank that has died. Dump where it waits before that.
         faulthandler.dump_traceback_later(600, exit=True)
         dist.init_process_group("gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=size)
         told_by: dict[str, Any] = {}

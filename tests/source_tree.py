@@ -1,4 +1,4 @@
-"""Tests that need the files of the repository: an installed package, such as a wheel, does not have them."""
+"""Tests that need the repository's files, which an installed package, such as a wheel, does not include."""
 
 from __future__ import annotations
 

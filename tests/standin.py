@@ -1,8 +1,8 @@
-"""A stand-in for an accelerator: its tensors are the CPU's, its events, streams, allocator and name are told by this file.
+"""A stand-in for an accelerator. Its tensors are CPU tensors; its events, streams, allocator and name are defined here.
 
-It takes the place of what fxflops asks of torch: ``torch.accelerator``, ``torch.Event`` and the device's module. Its stream
-does the work that it is given one after the other, while the host goes on; what computes on the CPU takes no time of it but
-the host's. Its allocator counts the storages of what is moved to it, and, while it is on, of what operators make.
+It replaces the parts of torch that fxflops uses: ``torch.accelerator``, ``torch.Event`` and the device's module. Its stream runs
+its work in order while the host continues. Computation on the CPU takes host time, not stream time. Its allocator counts the
+storages of tensors moved to it and, while its mode is on, of tensors that operators return.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from fxflops.meters import accelerator
 NAME = "Stand-in 80GB"
 GB = 10**9
 CYCLE = 1e-9
-"""The seconds of one of its cycles."""
+"""Seconds per cycle."""
 
 
 class Clock:
-    """Seconds that pass only when somebody says so."""
+    """A clock that only moves when it is set."""
 
     now = 0.0
 
@@ -37,7 +37,7 @@ class Clock:
 
 
 class Event:
-    """An event of the stand-in's stream, with the rules of torch.Event: it is timed only if it was asked to be, and is over."""
+    """An event of the stand-in's stream. As with torch.Event, timing must be enabled and the event must be over."""
 
     standin: StandIn
 
@@ -53,7 +53,7 @@ class Event:
         self.standin.events += 1
 
     def query(self) -> bool:
-        """Return whether the stream is past it."""
+        """Return whether the stream has passed the event."""
         return self.at is None or self.at <= self.standin.host()
 
     def elapsed_time(self, other: Event) -> float:
@@ -67,9 +67,9 @@ class Event:
 
 
 class Allocator(TorchDispatchMode):
-    """The bytes of the storages that operators make, from when they are made to when nobody holds them.
+    """Count the bytes of storages that operators make, until nothing holds them.
 
-    One that is made while all modes are off (the ones that a backward pass begins with) is seen by the first operator that
+    A storage made while all modes are off (e.g. the gradient that a backward pass starts with) is seen when an operator first
     returns it or a view of it.
     """
 
@@ -108,11 +108,11 @@ class Allocator(TorchDispatchMode):
 
 
 class StandIn:
-    """The stand-in, and what it was asked. ``host`` is the host's clock; :meth:`work` gives the stream work to do.
+    """The stand-in and its counters. ``host`` is the host's clock; :meth:`work` queues work on the stream.
 
-    Nothing may wait for it, and no event be recorded, while it is ``capturing``. ``synchronized`` is the number of times that
-    the host waited for it, ``events`` that of events recorded. With ``sleeps`` its module has ``_sleep``, as torch.cuda has,
-    which gives it work for a number of cycles.
+    While it is ``capturing``, nothing may wait for it or record an event. ``synchronized`` counts how often the host waited for it,
+    ``events`` how many events were recorded. With ``sleeps`` its module has a ``_sleep``, like torch.cuda, which queues work for a
+    number of cycles.
     """
 
     device = torch.device("cpu")
@@ -126,13 +126,13 @@ class StandIn:
         self.memory = Allocator()
 
     def to(self, value: Any) -> Any:
-        """Move a module, or tensors, to the device: their storages are its allocator's from now on."""
+        """Move a module or tensors to the device: its allocator counts their storages from now on."""
         self.memory.take([*value.parameters(), *value.buffers()] if isinstance(value, nn.Module) else value)
         return value
 
     @contextmanager
     def graph(self) -> Iterator[None]:
-        """Capture what the stream is given in this block, as ``torch.cuda.graph`` does."""
+        """Capture the work queued in this block instead of running it, like ``torch.cuda.graph``."""
         self.capturing = True
         try:
             yield
@@ -140,7 +140,7 @@ class StandIn:
             self.capturing = False
 
     def work(self, seconds: float) -> None:
-        """Give the stream some work, which it begins when it is done with what it has; none of it runs in a capture."""
+        """Queue work on the stream, after the work it already has. Nothing runs during a capture."""
         if not self.capturing:
             self.busy_until = max(self.busy_until, self.host()) + seconds
 
@@ -151,7 +151,7 @@ class StandIn:
         self.done_until = max(self.busy_until, self.host())
 
     def take_over(self, patch: pytest.MonkeyPatch) -> None:
-        """Take the place of torch's accelerator."""
+        """Replace torch's accelerator."""
         event = type("Event", (Event,), {"standin": self})
         patch.setattr(torch, "Event", event)
         patch.setattr(accelerator, "HOSTS", {"meta"})
@@ -169,7 +169,7 @@ class StandIn:
 
     @property
     def module(self) -> Any:
-        """The device's own module, as ``torch.cuda`` is CUDA's."""
+        """The device's module, as ``torch.cuda`` is for CUDA."""
         sleep = {"_sleep": lambda cycles: self.work(cycles * CYCLE)} if self.sleeps else {}
         return SimpleNamespace(
             **sleep,

@@ -1,4 +1,4 @@
-"""An oracle that differentiates: textbook operations on shapes, which tally what they compute, and what their derivatives do.
+"""An oracle that differentiates: textbook operations on shapes, which tally their own cost and the cost of their derivatives.
 
 >>> tape = Tape()
 >>> x, w = tape.leaf(2, 3), tape.leaf(4, 3)
@@ -22,7 +22,7 @@ Rule = Callable[[], None]
 
 @dataclass
 class Variable:
-    """A tensor by its shape; ``parts`` is how many parts of its gradient have come in."""
+    """A tensor, by shape. ``parts`` counts the contributions to its gradient so far."""
 
     shape: tuple[int, ...]
     needs: bool = True
@@ -35,10 +35,10 @@ class Variable:
 
 @dataclass
 class Tape:
-    """What has been computed, and the derivatives of it, last first.
+    """The operations so far, and their derivative rules, which run last to first.
 
-    A product is a multiply-accumulate where it is summed up over letters, or added to something, as contractions are; sums of
-    products that numbers broadcast against each other get as gradients are multiplies and adds alone.
+    A product counts as a multiply-accumulate if it is summed over letters or added to something, as in contractions. The gradient of
+    a broadcast operand is also a sum of products, but counts as multiplies and adds only.
     """
 
     forward: Cost = field(default_factory=Cost)
@@ -49,7 +49,7 @@ class Tape:
         return Variable(shape, needs)
 
     def backward(self, *outputs: Variable) -> Cost:
-        """The cost of the gradients, those of the outputs given."""
+        """The cost of all gradients, starting from gradients of these outputs."""
         for output in outputs:
             output.parts = 1
         for rule in reversed(self.rules):
@@ -57,7 +57,7 @@ class Tape:
         return self.gradients
 
     def _give(self, to: Variable, cost: Cost) -> None:
-        """A part of a gradient comes in, and is added to those before it."""
+        """Receive a contribution to a gradient and add it to the earlier ones."""
         if to.needs:
             self.gradients = self.gradients.plus(cost)
             if to.parts:
@@ -110,12 +110,12 @@ class Tape:
         return self._then(out, rule)
 
     def pointwise(self, a: Variable, each: Cost, derivative: Cost) -> Variable:
-        """f(a), each element at this cost, and its gradient at that."""
+        """f(a): ``each`` is the cost per element, ``derivative`` the gradient's cost per element."""
         out = self._made(a.shape, _times(a.size, each), a)
         return self._then(out, lambda: self._give(a, _times(a.size, derivative)))
 
     def pointwise_rows(self, a: Variable, cost: Cost, derivative: Cost) -> Variable:
-        """f of whole rows, at this cost for all of them, and its gradient at that."""
+        """f of whole rows: ``cost`` and ``derivative`` are for all rows together."""
         out = self._made(a.shape, cost, a)
         return self._then(out, lambda: self._give(a, derivative))
 
@@ -123,11 +123,11 @@ class Tape:
         return self.pointwise(a, Cost(others=1), Cost(muls=1))
 
     def silu(self, a: Variable) -> Variable:
-        """Its derivative: grad * s * (1 + x * (1 - s)), s = 1 operation."""
+        """Derivative: grad * s * (1 + x * (1 - s)), where s counts as 1 operation."""
         return self.pointwise(a, Cost(others=1), Cost(muls=3, adds=2, others=1))
 
     def softplus(self, a: Variable) -> Variable:
-        """Its derivative: grad * z / (z + 1), z = exp(x), up to a bound."""
+        """Derivative: grad * z / (z + 1) with z = exp(x), up to a bound."""
         return self.pointwise(a, Cost(others=1), Cost(muls=1, adds=1, others=3))
 
     def contract(self, letters: str, a: Variable, b: Variable) -> Variable:
@@ -149,17 +149,17 @@ class Tape:
         return self._then(out, rule)
 
     def accumulate(self, c: Variable, letters: str, a: Variable, b: Variable) -> Variable:
-        """c + an outer product of two operands: multiply-accumulates."""
+        """c + an outer product of two operands, counted as multiply-accumulates."""
         product = self.contract(letters, a, b)
         return self.add(product, c)
 
     def view(self, a: Variable, *shape: int) -> Variable:
-        """The same elements in another shape, or the gradient handed through."""
+        """The same elements in another shape; the gradient passes through."""
         out = self._made(shape, Cost(), a)
         return self._then(out, lambda: self._give(a, Cost()))
 
     def total(self, a: Variable, *shape: int) -> Variable:
-        """The sum over dimensions that are of one element in the shape; its gradient is expanded."""
+        """The sum over the dimensions whose size in the new shape is 1; the gradient is expanded."""
         out = self._made(shape, Cost(adds=a.size - math.prod(shape)), a)
         return self._then(out, lambda: self._give(a, Cost()))
 

@@ -1,4 +1,4 @@
-"""The command as a process: Ctrl-C ends it wherever it is."""
+"""The command as a process: Ctrl-C ends it at any time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 import fxflops
 
 ROOT = Path(fxflops.__file__).parents[1]
-# In place of torch: code that runs while it is imported, and that no KeyboardInterrupt would end.
+# A stand-in for torch that runs code while it is imported, and that no KeyboardInterrupt would end.
 DEAF = """
 import ctypes, os, sys, time
 
@@ -73,7 +73,7 @@ def test_code_that_catches_everything_is_ended_too(tmp_path: Path) -> None:
 
 
 def test_a_command_is_ended_at_any_moment_of_its_life() -> None:
-    """A sample; benchmarks/interrupts.py tries it 200 times."""
+    """Six delays; benchmarks/interrupts.py tries 200."""
     pytest.importorskip("timm")
     delays = (0.02, 0.1, 0.3, 0.8, 1.5, 2.5)
     runs = [started("-c", READY, "run", "timm:resnet18", "--batch", "64") for _ in delays]

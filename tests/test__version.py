@@ -1,4 +1,4 @@
-"""The version of a copy of the package, in each form in which it is handed on; git itself says what the commit is."""
+"""The version of every form of the package: clone, worktree, submodule, archive, install. git itself gives the expected commit."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ def git(folder: Path, *words: str) -> str:
 
 
 def copy_into(folder: Path, version: str = BASE) -> None:
-    """Put the files that the version is read from into a folder, with this version."""
+    """Copy the files that the version is read from into a folder, and set this version."""
     file = folder / "fxflops" / "_version.py"
     file.parent.mkdir(parents=True, exist_ok=True)
     text = Path(_version.__file__).read_text(encoding="utf8")
     text = text.replace(f'"{_version.VERSION}"', f'"{version}"')
-    file.write_text(text.replace(_version.ARCHIVED, "$Format:%H$"), encoding="utf8")  # these tests may be in an archive
+    # The tests may themselves run from an archive.
+    file.write_text(text.replace(_version.ARCHIVED, "$Format:%H$"), encoding="utf8")
     shutil.copy(ROOT / ".gitattributes", folder)
 
 
@@ -45,7 +46,7 @@ def repository(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def version_in(monkeypatch: pytest.MonkeyPatch):
-    """What the copy in a folder says, where no git can be started."""
+    """Return the version that the copy in a folder reports, with no git on the PATH."""
 
     def version_in(folder: Path) -> str:
         spec = spec_from_file_location("_version_copy", folder / "fxflops" / "_version.py")
@@ -114,7 +115,7 @@ def test_files_without_a_repository(tmp_path: Path, version_in) -> None:
 
 
 def test_what_is_installed_has_the_version_it_was_built_with(repository: Path, version_in) -> None:
-    """Also if it was installed into a folder that is a repository, by ``pip install --target``."""
+    """The installed metadata wins even inside a git repository, e.g. after ``pip install --target``."""
     metadata = repository / "fxflops-1.2.dev0+gbuilt.dist-info" / "METADATA"
     metadata.parent.mkdir()
     metadata.write_text("Metadata-Version: 2.4\nName: fxflops\nVersion: 1.2.dev0+gbuilt\n", encoding="utf8")
@@ -122,6 +123,6 @@ def test_what_is_installed_has_the_version_it_was_built_with(repository: Path, v
 
 
 def test_an_unknown_storage_of_branches_is_no_error(repository: Path, version_in) -> None:
-    """As the reftable format of git, whose HEAD names a branch that is in no file."""
+    """With git's reftable format, HEAD names a branch that no file has. The version then leaves out the commit."""
     (repository / ".git" / "HEAD").write_text("ref: refs/heads/.invalid\n", encoding="utf8")
     assert version_in(repository) == BASE

@@ -1,4 +1,4 @@
-"""analyze and count: what they take, what they refuse and how, and that they agree."""
+"""analyze and count: accepted inputs, refused inputs and their messages, and that both agree."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def propagate(model: Any, *args: Any, **kwargs: Any) -> fxflops.Report:
 
 
 def line_with(words: str) -> int:
-    """The number of this file's first line with these words."""
+    """The number of the first line of this file that contains these words."""
     return next(n for n, text in enumerate(Path(__file__).read_text().splitlines(), 1) if words in text)
 
 
@@ -81,7 +81,7 @@ def test_time_and_memory_are_measured() -> None:
     assert report.total_time == pytest.approx(report[""].total.seconds)
     state = (24 + 20) * 4 + 3 * 5 * 4
     assert report.memory["params"] + report.memory["buffers"] + report.memory["inputs"] == state
-    # The peak: the first branch's result with the second's linear and relu, three tensors of 3 x 4.
+    # The peak holds the first branch's result and the second branch's linear and relu: three tensors of 3 x 4.
     x = 3 * 4 * 4
     assert report.max_memory == state + 4 * x
     assert report.memory.source == "storages"
@@ -278,7 +278,7 @@ def test_under_vmap_what_is_dispatched_is_counted(run: Any) -> None:
 
 @pytest.mark.parametrize("args", [([1, 2, 3],), [1, 2, 3]], ids=str)
 def test_integers_are_inputs_where_the_model_takes_them(args: Any) -> None:
-    """Node ids: 3 rows of 4 by (4, 5)."""
+    """Node ids as inputs: 3 rows of 4 by (4, 5)."""
 
     class Nodes(nn.Module):
         def __init__(self) -> None:
@@ -335,7 +335,7 @@ def test_count_refuses_rather_than_run_out_of_memory(monkeypatch: pytest.MonkeyP
 
 
 class Fails(nn.Module):
-    """What symbolic tracing makes of it does not run; and after that it raises itself."""
+    """Its symbolic graph fails to run. After that its own forward raises, too."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -359,7 +359,7 @@ def test_of_two_errors_the_models_own_is_told() -> None:
 
 
 class Copying(nn.Module):
-    """A copy of a layer learns, in the model; a symbolic graph holds it as a constant."""
+    """Its forward runs a copy of a layer, which has gradients. A symbolic graph would hold the copy as a constant."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -372,7 +372,7 @@ class Copying(nn.Module):
 def test_a_graph_without_gradients_of_a_model_that_has_them_is_not_taken() -> None:
     report = analyze(Copying(), torch.ones(2, 4), backward=True, repeats=0, progress=False)
     assert report.trace == "recorded trace"
-    assert report.total_backward_macs == 2 * 4 * 4  # of the weight: the input learns nothing
+    assert report.total_backward_macs == 2 * 4 * 4  # of the weight: the input needs no gradient
 
 
 # summary
@@ -383,14 +383,14 @@ def test_a_summary_from_shapes() -> None:
     shown = fxflops.summary(net, input_size=(2, 3, 8, 8))
     rows = [line.split() for line in str(shown).splitlines()[:5]]
     assert rows[1] == ["Sequential", "f32[2,3,8,8]", "f32[2,5]", "837", "9.22", "k"]
-    # 3 x 3 x 3 weights for each of 4 channels, at 6 x 6 places of 2 images
+    # 3 x 3 x 3 weights for each of 4 channels, at 6 x 6 positions of 2 images
     assert rows[2][1:] == ["0", "Conv2d", "f32[2,3,8,8]", "f32[2,4,6,6]", "112", "7.78", "k"]
     assert shown.report == fxflops.count(net, torch.zeros(2, 3, 8, 8))
     assert repr(shown) == str(shown) == f"{shown.tree}\n\n{shown.report}"
     assert fxflops.summary(net, (3, 8, 8), batch_dim=0).report.inputs == "f32[1,3,8,8]"
     assert fxflops.summary(net, tuple(numpy.array([2, 3, 8, 8]))).report == shown.report
     assert fxflops.summary(net, [numpy.array([2, 3, 8, 8]).tolist()]).report == shown.report
-    assert fxflops.summary(nn.ReLU(), (3, 8), batch_dim=-1).report.inputs == "f32[3,8,1]"  # as unsqueeze does
+    assert fxflops.summary(nn.ReLU(), (3, 8), batch_dim=-1).report.inputs == "f32[3,8,1]"  # like unsqueeze
     assert fxflops.summary(net, input_data=torch.zeros(2, 3, 8, 8)).report == shown.report
     assert shown._repr_html_().count("<table") > 2
 
@@ -410,7 +410,7 @@ def test_a_summary_of_several_inputs_with_dtypes() -> None:
 
 
 class Chooses(nn.Module):
-    """Its work depends on the values of its input."""
+    """A model whose work depends on the values of its input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -481,7 +481,7 @@ def test_a_summary_says_where_its_figures_are() -> None:
         20,
         20,
         20,
-    )  # with biases, as torchinfo
+    )  # with biases, like torchinfo
     with pytest.raises(AttributeError, match=r"ModelSummary has no to_dicts: use \.tree\.to_dicts$"):
         _ = found.to_dicts
     with pytest.raises(AttributeError, match=r"has no to_csv: use \.report\.to_csv or \.tree\.to_csv$"):

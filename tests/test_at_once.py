@@ -1,4 +1,4 @@
-"""Threads that count at once: each has the report that it has alone, nobody waits for himself, and nothing is left on the models."""
+"""Threads that count at the same time. Each gets the report it gets alone, nothing deadlocks, and nothing stays on the models."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tests.facts import facts_of
 SECONDS = 60.0
 """A thread that has not ended by then never will."""
 WIDTH, BATCH = 8, 3
-LINEAR = 2 * BATCH * WIDTH * WIDTH  # with its bias, a multiplication and an addition for each weight
+LINEAR = 2 * BATCH * WIDTH * WIDTH  # with the bias, a multiplication and an addition per weight
 X = torch.randn(BATCH, WIDTH)
 
 
 class Block(nn.Module):
-    """A linear layer, and then whatever ``doing`` does; it is no attribute, for what modules hold is brought back."""
+    """A linear layer that then calls ``doing``. That is not an attribute, because counting restores a module's attributes."""
 
     def __init__(self, doing: Callable[[torch.Tensor], Any] | None = None) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ DOING: dict[nn.Module, Callable[[torch.Tensor], Any]] = {}
 
 @pytest.fixture(autouse=True)
 def _often_switched() -> Iterator[None]:
-    """Threads take turns every few bytecodes."""
+    """Make threads switch every few bytecodes."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     yield
@@ -63,7 +63,7 @@ def conv() -> nn.Module:
 
 
 def start(job: Callable[[], Any]) -> Callable[[], Any]:
-    """Do it in a thread; what is returned waits for the thread, and returns or raises what the job did."""
+    """Run a job in a thread. Returns a function that waits for the thread and returns, or raises, the job's outcome."""
     done: list[Any] = []
 
     def work() -> None:
@@ -86,7 +86,7 @@ def start(job: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def at_once(*jobs: Callable[[], Any]) -> list[Any]:
-    """What the jobs return that are done in as many threads, begun at the same time."""
+    """Run the jobs in as many threads, started together, and return their results."""
     barrier = threading.Barrier(len(jobs))
 
     def begin(job: Callable[[], Any]) -> Any:
@@ -98,7 +98,7 @@ def at_once(*jobs: Callable[[], Any]) -> list[Any]:
 
 
 def assert_bare(*models: nn.Module, training: bool = True) -> None:
-    """Nothing is left on the models, nor on the class of all."""
+    """Check that nothing is left on the models, and that nn.Module's own __call__ is back."""
     for module in [module for model in models for module in model.modules()]:
         kept = vars(module)
         assert not any(kept[name] for name in kept if name.endswith("_hooks") or "_hooks_" in name), module
@@ -152,7 +152,7 @@ def test_two_at_once(one: str, other: str, same: bool) -> None:
 @pytest.mark.cuda
 @pytest.mark.parametrize(("one", "other"), PAIRS)
 def test_two_at_once_on_cuda(one: str, other: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each counts what it counts alone; the allocator's peak is of both."""
+    """Each run has the counts that it has alone. Only the allocator's peak includes both."""
     monkeypatch.setitem(globals(), "X", X.cuda())
     first, second = chain().cuda(), nn.Sequential(chain(3), conv()).cuda()
 
@@ -185,7 +185,7 @@ def test_a_thread_that_a_profile_waits_for(way: str, same: bool) -> None:
 @pytest.mark.parametrize("way", ["count", "backward", "record"])
 @pytest.mark.parametrize("inner", WAYS)
 def test_a_thread_that_a_forward_waits_for(way: str, inner: str) -> None:
-    """A count of another model, within a count, waits for nobody."""
+    """A thread started by a counted forward can count another model: the inner count does not wait for the outer one."""
     other = chain(2)
     wanted, found = facts_of(WAYS[inner](other)), []
     model = Block(lambda x: found.append(facts_of(start(partial(WAYS[inner], other))())))
@@ -197,7 +197,7 @@ def test_a_thread_that_a_forward_waits_for(way: str, inner: str) -> None:
 
 @pytest.mark.parametrize("way", ["count", "record", "profile", "run"])
 def test_other_threads_while_fx_traces(way: str) -> None:
-    """torch.fx replaces methods of nn.Module for all threads while it traces: the others' modules are not taken for traced."""
+    """torch.fx replaces nn.Module methods for all threads while it traces. Calls in other threads must not be traced."""
     other, ran = chain(2), []
     other_ways = {**WAYS, "run": lambda model: model(X)}
     wanted = other_ways[way](other)
@@ -219,7 +219,7 @@ def test_other_threads_while_fx_traces(way: str) -> None:
 
 
 def test_the_traced_model_may_run_in_another_thread() -> None:
-    """It finds its own parameters, not those of the trace."""
+    """A call in another thread during the trace uses the real parameters, not the trace's proxies."""
     ran: list[Any] = []
 
     def meanwhile(x: torch.Tensor) -> None:
@@ -233,7 +233,7 @@ def test_the_traced_model_may_run_in_another_thread() -> None:
 
 
 def test_a_call_that_outlasts_a_trace_runs_as_usual() -> None:
-    """A thread may be about to call a module through the method that torch.fx put in its place, when the trace ends."""
+    """A thread may already hold the __call__ that torch.fx installed when the trace ends. That call must then run normally."""
     replaced: list[Any] = []
 
     class Keeps(nn.Module):
@@ -259,7 +259,8 @@ def test_a_call_in_another_thread_outlasts_the_run(way: str) -> None:
             if threading.current_thread() is not main:
                 inside.set()
                 assert go.wait(SECONDS)
-            elif not waits:  # the other thread's call begins during the run, and ends after it
+            # The other thread's call begins during the run and ends after it.
+            elif not waits:
                 waits.append(start(partial(model, X)))
                 assert inside.wait(SECONDS)
             return x + 1
@@ -269,14 +270,14 @@ def test_a_call_in_another_thread_outlasts_the_run(way: str) -> None:
     go.set()
     result = waits[0]()
     assert result.shape == X.shape
-    # A thread that the model starts belongs to its run: that of a count is on meta.
+    # A thread started by the model belongs to the model's run, so during a count its tensors are on meta.
     assert result.is_meta if way == "count" else torch.equal(result, (X + 1).relu())
     assert report.total_flops >= 2 * X.numel()
     assert_bare(model)
 
 
 def test_traces_at_once() -> None:
-    """One model after the other is traced, and each as a whole."""
+    """Traces take turns, and each is complete."""
     models = [chain(length) for length in (1, 2, 3, 4)]
     reports = at_once(*(partial(analyzed, model) for model in models))
     assert [report.trace for report in reports] == ["symbolic trace"] * 4
@@ -324,7 +325,7 @@ def test_counts_of_one_model_come_one_after_the_other() -> None:
 
 
 def test_a_profile_begun_and_ended_while_the_model_is_counted() -> None:
-    """As the count brings the model back to how it was, it neither takes the other's hooks away nor puts them back."""
+    """Restoring the model after a count neither removes nor brings back a profile's hooks."""
     model, reports = chain(2), []
 
     def during(x: torch.Tensor) -> None:
@@ -339,7 +340,7 @@ def test_a_profile_begun_and_ended_while_the_model_is_counted() -> None:
 
 
 def profiled_between(model: nn.Module, entered: threading.Event, leave: threading.Event) -> fxflops.Report:
-    """The model's run is in the block, which is entered and left when it is told."""
+    """Profile a call of the model in a block that is entered and left on signals."""
     with torch.no_grad(), profile(model) as p:
         entered.set()
         assert leave.wait(SECONDS)
@@ -351,7 +352,7 @@ def profiled_between(model: nn.Module, entered: threading.Event, leave: threadin
 @pytest.mark.parametrize("hooked", [False, True], ids=["", "hooked"])
 @pytest.mark.parametrize("order", ["outlives it", "ends in it"])
 def test_a_profile_and_a_count_that_overlap(way: str, hooked: bool, order: str) -> None:
-    """As the count brings the model back to how it was, it leaves the profile's hooks alone, and the user's where they were."""
+    """Restoring the model after a count keeps a profile's hooks, and the user's hooks in their places."""
     model, entered, leave = chain(2), threading.Event(), threading.Event()
     handle = model[1].register_forward_hook(lambda module, args, out: None) if hooked else None
     waits: list[Callable[[], Any]] = []
@@ -382,7 +383,7 @@ def test_a_profile_and_a_count_that_overlap(way: str, hooked: bool, order: str) 
 
 @pytest.mark.parametrize("way", ["count", "record", "analyze"])
 def test_a_forward_that_counts_its_own_model(way: str) -> None:
-    """It would be counted as a part of itself, and brought back to how it was in its midst."""
+    """Such a count would be part of itself, and would restore the model in the middle of a run."""
     model = Block(lambda x: count(model, X))
     with pytest.raises(InputError, match="would deadlock"):
         WAYS[way](model)
@@ -406,7 +407,7 @@ def test_a_forward_that_counts_another_model(way: str) -> None:
 
 
 def test_forwards_that_count_each_others_models() -> None:
-    """One of the two would wait for the other for ever: it is told so, and the other goes on."""
+    """Two such counts would wait for each other forever. One raises, and the other goes on."""
     both = threading.Barrier(2, timeout=SECONDS)
 
     def meet(other: Callable[[], nn.Module]) -> Callable[[torch.Tensor], None]:
@@ -456,7 +457,7 @@ def test_torchinfos_summaries_at_once() -> None:
 
 @pytest.mark.parametrize("way", ["count", "record", "profile"])
 def test_the_compilers_stance_is_put_back_after_the_last_has_ended(way: str) -> None:
-    """Torch has one stance for all threads. Here the first to begin is the first to end."""
+    """The stance is global to all threads. Here the count that starts first also ends first."""
     import torch._dynamo
 
     begun, ended, stances = threading.Event(), threading.Event(), []
@@ -497,7 +498,7 @@ class Writing(nn.Module):
 
 
 def test_many_at_once() -> None:
-    """Models of all kinds, each counted by several threads in several ways, while others are profiled."""
+    """Several models, each counted by several threads in several ways, while others are profiled."""
     writing, shared = Writing(), chain(3)
     jobs: list[Callable[[], fxflops.Report]] = [
         partial(count, writing, X, mode="train"),
@@ -521,7 +522,7 @@ def test_many_at_once() -> None:
 
 @pytest.mark.parametrize("last", [0, 1])
 def test_the_random_generators_are_as_before_the_first(last: int) -> None:
-    """The second count begins when the first has drawn; whichever ends last puts back what was there before both."""
+    """The second count starts after the first has drawn. Whichever ends last restores the state from before both."""
     drawn, begun, ended = threading.Event(), threading.Event(), threading.Event()
     waits: list[Callable[[], Any]] = []
 
@@ -547,7 +548,7 @@ def test_the_random_generators_are_as_before_the_first(last: int) -> None:
 
 @pytest.mark.parametrize("read", [Inventory, has_tensor_attributes, settings_of])
 def test_attributes_that_another_thread_sets_meanwhile(read: Callable[[nn.Module], Any]) -> None:
-    """Counts set some on their modules, while profiles and counts to come read them."""
+    """Counts temporarily set attributes on modules. Reading a module's attributes at the same time must not fail."""
     module, done = nn.Linear(WIDTH, WIDTH), threading.Event()
 
     def change() -> None:
@@ -565,7 +566,7 @@ def test_attributes_that_another_thread_sets_meanwhile(read: Callable[[nn.Module
 
 
 def test_runs_that_end_while_others_are_in_their_hooks() -> None:
-    """The hooks of a run may be called by another thread after it is over, which finds nothing to tell."""
+    """Another thread may call a run's hooks after the run is over. The hooks must then record nothing."""
     for _ in range(40):
         model = chain(2)
         reports = at_once(*[partial(profiled, model)] * 4)

@@ -1,4 +1,4 @@
-"""calibrate: a device's own kernels, measured or from a report, and what predictions make of them."""
+"""calibrate: measured kernel times of a device, or times from a report, and the predictions based on them."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ STEPS = 30
 
 @pytest.fixture(scope="module")
 def of_cpu() -> Calibration:
-    """In little time: docs/prediction.md has the call that users make."""
+    """A calibration that takes little time. docs/prediction.md has the call that users make."""
     return calibrating._by_operations(torch.device("cpu"), None, calibrating.OPERATIONS, seconds=0.0, steps=STEPS)
 
 
 def test_the_cpu_is_measured_and_predicts_a_model(of_cpu: Calibration, tmp_path: Path) -> None:
-    """Operations that were measured are predicted between half and twice the sum of their times; nothing is left as a bound."""
+    """A model whose kinds of operations were all measured has no bounds in its prediction. The calibration survives saving."""
     assert {"linear f32", "batched f32", "attention f32", "elementwise f32", "norm f32", "softmax f32"} <= {
         *of_cpu.families
     }
@@ -52,14 +52,14 @@ def test_the_times_of_a_report_are_taken() -> None:
     calibration = calibrating._by_report(report, STEPS)
     assert {*calibration.families} == {"linear f32"}
     assert calibration.families["linear f32"].rows >= 3
-    # Their sum is what was measured, up to the formula's own error.
+    # The sum is the measured time, up to the formula's own error.
     prediction = report.predict("cpu", calibration=calibration)
     assert prediction.total.measured_seconds is not None
     assert prediction.seconds == pytest.approx(prediction.total.measured_seconds, rel=1.0)
 
 
 def test_the_times_of_a_trace_are_taken(tmp_path: Path) -> None:
-    """A profiler's trace has each product with its shapes and time: one row for each shape, and a longer product takes longer."""
+    """A profiler trace has the shapes and times of every product: one row per shape, and longer products take longer."""
     sizes = (64, 128, 256, 512, 1024)
     model = nn.Sequential(*[layer for n in sizes for layer in (nn.Linear(256, n), nn.Linear(n, 256))])
     with torch.no_grad(), torch.profiler.profile(record_shapes=True) as profiler:
@@ -68,7 +68,7 @@ def test_the_times_of_a_trace_are_taken(tmp_path: Path) -> None:
     profiler.export_chrome_trace(str(tmp_path / "trace.json"))
     calibration = calibrating._by_report(fxflops.read_trace(tmp_path / "trace.json"), STEPS)
     family = calibration.families["linear f32"]
-    assert family.rows == 2 * len(sizes) - 1  # 256 to 256 is there twice
+    assert family.rows == 2 * len(sizes) - 1  # 256 to 256 occurs twice
     assert family.kernels == "a report's own times"
     seconds = [
         fxflops.count(nn.Linear(256, n), torch.empty(256, 256)).predict("cpu", calibration=calibration).seconds
@@ -78,7 +78,7 @@ def test_the_times_of_a_trace_are_taken(tmp_path: Path) -> None:
 
 
 def test_an_accelerator_is_measured_with_its_host(standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels in f32 and bf16 under the accelerator's own name, and the host's seconds; it is waited for before each clock is read."""
+    """Kernels are measured in f32 and bf16 under the accelerator's own name, and so is host time, with synchronized clocks."""
     asked = []
 
     def device_for(wanted: str, place: str, dtypes: list[str]) -> tuple[Device, bool]:

@@ -1,4 +1,4 @@
-"""The catalogue of formulas is the committed page; each formula says what it counts and has a test; none is hidden."""
+"""The committed catalogue page lists every formula. Each formula's docstring says what it counts, and each has a test."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.source_tree import needs_source_tree
 
 TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "fxflops"
-# Tests of more than one file, or of none; so are those of users' reports.
+# Tests of several source files or of none. test_reports*.py, from users' reports, are exempt below.
 ACROSS = {
     "test_changelog",
     "test_site",
@@ -53,7 +53,7 @@ ACROSS = {
     "test_published",
     "test_drop_ins",
 }
-# Formulas that overrule, for one spelling, a more general one of the same file.
+# Formulas that override a more general one of the same file for one spelling.
 OVERRULED = {("matmul", "reflected_matmul")}
 FAMILIES = sorted({row.family for row in registered() if row.family})
 FORMULAS = [row for row in registered() if row.family]
@@ -72,7 +72,7 @@ def test_the_committed_page_is_the_generated_one() -> None:
 
 
 def test_the_page_has_the_rows_that_it_is_written_from() -> None:
-    """Torch is not loaded to search the page; it shows ``code`` as `code`."""
+    """Searching the page does not load torch. The page shows ``code`` as `code`."""
     rows = [row._replace(doc=row.doc.replace("``", "`")) for row in registered()]
     assert [*rows_of(markdown())] == rows
     assert len(catalogue()) > 1000
@@ -88,7 +88,7 @@ def test_the_module_writes_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_first_line_says_what_is_counted() -> None:
     assert len(FORMULAS) > 500
-    # All of it on that line.
+    # The whole formula is on that line.
     assert [row for row in FORMULAS if not re.fullmatch(r".+ -> .+: .+(\.|https://\S+)", row.doc)] == []
 
 
@@ -99,16 +99,17 @@ def test_each_formula_is_named_in_its_family_s_test() -> None:
 
 
 def untested(family: str) -> dict[str, list[str]]:
-    """The docstrings of a family's formulas that its test does not name, with the names that it might have."""
+    """The docstrings of a family's formulas that its test file does not name, each with the names that would count."""
     text = (TESTS / "ops" / f"test_{family}.py").read_text(encoding="utf8")
     words = set(re.findall(r"\w+", text))
-    # A name may be put together: f"LPPool{d}d".
+    # The test may assemble a name: f"LPPool{d}d".
     joined = [re.sub(r"{.*?}", r"\\w+", name) for name in re.findall(r'f"((?:\w|{.*?}){3,})"', text)]
     patterns = [pattern for pattern in joined if re.search("[a-zA-Z]{3}", pattern)]
     spellings: dict[str, set[str]] = {}
     for row in FORMULAS:
-        if row.family == family and row.targets:  # without targets it is an operator of another torch
-            # Of a library's function, package.module:function, or Function.apply, and of its backward, the function's own name.
+        # A row without targets is an operator of another torch version.
+        if row.family == family and row.targets:
+            # Take the function's own name from package.module:function, from Function.apply, and from the backward of either.
             bare = [re.sub(r"(\.(apply|forward|backward))+$", "", target) for target in row.targets]
             names = {row.op, *(re.split(r"\.|:+", target)[-1] for target in bare)}
             spellings.setdefault(row.doc, set()).update(names)
@@ -127,7 +128,7 @@ def test_zeros_have_reasons_and_names() -> None:
 @needs_source_tree
 def test_each_family_has_a_test_and_each_test_a_source() -> None:
     tests = {path.relative_to(TESTS).with_suffix("") for path in TESTS.rglob("test_*.py")}
-    tests = {path for path in tests if path.parts[0] not in ("benchmarks", "kinds")}  # of no one source
+    tests = {path for path in tests if path.parts[0] not in ("benchmarks", "kinds")}  # tests of no single source file
     of_sources = [path for path in tests if path.name not in ACROSS and not path.name.startswith("test_reports")]
     sources = {path.parent / path.name.removeprefix("test_") for path in of_sources}
     missing = [

@@ -1,4 +1,4 @@
-"""The files in changelog.d can be put together, and each lands under the heading of its kind."""
+"""The files in changelog.d can be combined, and each ends up under its kind's heading."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ EXAMPLE = re.compile(r"`changelog\.d/(\S+\.md)`")
 
 
 def built(folder: Path, *options: str) -> str:
-    """Build the change log of a folder; return what towncrier prints."""
+    """Build the changelog of a folder; return towncrier's output."""
     pytest.importorskip("towncrier", reason="no towncrier to build the change log")
     command = [sys.executable, "-m", "towncrier", "build", "--version", "9.9", "--date", "2026-01-02", *options]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, encoding="utf8")
-    assert done.returncode == 0, done.stderr  # as for a file whose kind there is not
+    assert done.returncode == 0, done.stderr  # e.g. for a file of an unknown kind
     return done.stdout
 
 
@@ -41,7 +41,7 @@ def test_each_change_is_under_its_heading() -> None:
 
 
 def test_a_release_is_written_on_top(tmp_path: Path) -> None:
-    """With the example of CONTRIBUTING; what was written before stays."""
+    """With CONTRIBUTING's example. Earlier entries stay below it."""
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     before = (ROOT / "CHANGELOG.md").read_text(encoding="utf8")
     (tmp_path / "CHANGELOG.md").write_text(before, encoding="utf8")

@@ -1,4 +1,4 @@
-"""The form of the package's classes: few levels of inheritance, and every declared attribute is set by its own class."""
+"""Rules for the package's classes: few levels of inheritance, and a class sets every attribute it declares."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import fxflops
 PACKAGE = Path(fxflops.__file__).parent
 MOST_LEVELS = 3
 RECORDS = {"NamedTuple", "TypedDict", "Protocol"}
-"""Bases whose classes declare fields in place of setting them."""
+"""Bases whose classes declare fields instead of setting them."""
 SET_BY_THE_MAKER = {
     "meters/live_storages.py": ["_StorageRef.key", "_StorageRef.nbytes", "_StorageRef.number"],
 }
-"""A weak reference with attributes: a constructor in Python would be run for each tensor of each count."""
+"""A weak reference with attributes. A Python constructor would run for every tensor of every count, so its maker sets them."""
 
 
 def module_names() -> Iterator[str]:
@@ -34,14 +34,14 @@ def own_classes() -> set[type]:
     for name in module_names():
         try:
             module = importlib.import_module(name)
-        except ImportError:  # of a library that is not installed: an integration, an adapter
+        except ImportError:  # an integration or adapter whose library is not installed
             continue
         classes |= {value for value in vars(module).values() if inspect.isclass(value) and value.__module__ == name}
     return classes
 
 
 def levels(cls: type) -> int:
-    """The number of our own classes on the longest way down to this one; those of Python and torch are not ours."""
+    """The number of our own classes on the longest inheritance path to this one; Python's and torch's do not count."""
     own_bases = [base for base in cls.__bases__ if base.__module__.startswith("fxflops")]
     return 1 + max(map(levels, own_bases), default=0)
 
@@ -59,7 +59,7 @@ def test_inheritance_is_shallow() -> None:
 
 
 def unset_attributes(source: str) -> list[str]:
-    """The attributes that classes annotate and never set, as ``Class.attribute``."""
+    """The attributes that classes annotate but never set, as ``Class.attribute``."""
     lacking = []
     for cls in ast.walk(ast.parse(source)):
         if not isinstance(cls, ast.ClassDef) or is_record(cls):
@@ -71,7 +71,7 @@ def unset_attributes(source: str) -> list[str]:
         }
         assigned = {
             node.attr for node in ast.walk(cls) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
-        }  # of any variable: __new__ gives its object a name of its own
+        }  # of any variable: __new__ names its object freely
         lacking += [f"{cls.name}.{name}" for name in sorted(declared - assigned)]
     return lacking
 

@@ -1,4 +1,4 @@
-"""compare.py: torch_flops' own comparison comes out, with every tool in a process of its own."""
+"""compare.py reproduces torch_flops's own comparison, and runs every tool in its own process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COMPARE = Path(__file__).parents[1] / "compare.py"
 
 
 def compared(fresh: Fresh, *options: str, **environment: str) -> str:
-    """Run the script; return what it prints, with tables 100 columns wide."""
+    """Run the script and return its output, with tables 100 columns wide."""
     run = fresh.run(str(COMPARE), *options, COLUMNS="100", **environment)
     assert run.returncode == 0, run.stderr
     assert answered(run.stderr) == options[options.index("--tools") + 1].split(",")
@@ -29,7 +29,7 @@ def compared(fresh: Fresh, *options: str, **environment: str) -> str:
 
 
 def invoked(*options: str) -> Result:
-    """Run the script's command in this process. The tools' processes are copies of one server, which has imported what they share."""
+    """Run the script's command in this process. The tools' processes fork from a server that has imported their common modules."""
     if "forkserver" in multiprocessing.get_all_start_methods():
         multiprocessing.get_context("forkserver").set_forkserver_preload(["compare", "fxflops._public", "torchvision"])
         multiprocessing.forkserver.ensure_running()
@@ -46,12 +46,12 @@ def compared_here(*options: str) -> str:
 
 
 def answered(stderr: str) -> list[str]:
-    """The tools by the lines on stderr, one for each as its answer comes."""
+    """The tools named on stderr, one line for each as it finishes."""
     return re.findall(r"^compare\.py: (\w+): \S", stderr, re.M)
 
 
 def rows(file: Path) -> dict[str, list[dict[str, Any]]]:
-    """The rows of the JSON it wrote, by tool."""
+    """The rows of the JSON file, by tool."""
     found: dict[str, list[dict[str, Any]]] = {}
     for row in json.loads(file.read_text())["rows"]:
         found.setdefault(row["tool"], []).append(row)
@@ -101,7 +101,7 @@ def test_a_missing_tool_and_one_that_raises(tmp_path: Path, fresh: Fresh) -> Non
 
 
 def test_a_tool_with_two_numbers_is_explained_once(tmp_path: Path) -> None:
-    """Without a bias each of 4 outputs is 5 products and 4 sums; to the tool 2 x 5, or 5 MACs, as here."""
+    """Without a bias each of 4 outputs is 5 products and 4 sums. The tool counts 2 x 5 FLOPs; its 5 MACs agree with ours."""
     pytest.importorskip("flops_profiler")
     file = tmp_path / "table.json"
     text = compared_here("--linear_no_bias", "--tools", "fxflops,flops_profiler", "--json", str(file))
@@ -110,7 +110,7 @@ def test_a_tool_with_two_numbers_is_explained_once(tmp_path: Path) -> None:
     assert flops["why"].startswith("linear +4: ")
     assert "MACs" not in flops["why"]
     assert macs["why"] == ""
-    assert text.count("│ flops_profiler │") == 3  # in the table of numbers twice, in that of reasons once
+    assert text.count("│ flops_profiler │") == 3  # twice in the table of numbers, once in the table of reasons
 
 
 def test_a_named_model(tmp_path: Path) -> None:

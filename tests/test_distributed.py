@@ -1,4 +1,4 @@
-"""Models on several processes: collectives move bytes and compute nothing; sharded layers cost what their shards do."""
+"""Models on several processes: collectives move bytes and compute nothing; sharded layers cost what their shards compute."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def mesh() -> Iterator[Any]:
 
 
 def trained(model: nn.Module) -> fxflops.Report:
-    """A training step, profiled; the second one."""
+    """Profile a training step, the second one."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(2):
         with fxflops.profile(model) as p:
@@ -67,7 +67,7 @@ def test_a_replicated_model_sends_its_gradients(mesh: Any) -> None:
 
 def test_buckets_of_gradients_are_held_all_along(mesh: Any) -> None:
     model = nn.parallel.DistributedDataParallel(net())
-    for _ in range(2):  # the buckets are made anew before the second step
+    for _ in range(2):  # the buckets are rebuilt before the second step
         model(X).sum().backward()
     model.zero_grad()
     with fxflops.profile(model) as p:
@@ -75,7 +75,7 @@ def test_buckets_of_gradients_are_held_all_along(mesh: Any) -> None:
         loss.backward()
     first, last = p.report.timeline[0], p.report.timeline[-1]
     assert (first.phase, first.live["gradients"]) == ("forward", 4 * WEIGHTS)
-    assert last.live["gradients"] == 2 * 4 * WEIGHTS  # and those of the parameters
+    assert last.live["gradients"] == 2 * 4 * WEIGHTS  # the buckets', and the parameters' own
 
 
 def sharded(mesh: Any) -> nn.Module:
@@ -110,7 +110,7 @@ def test_sharded_layers(mesh: Any, make: Callable[[Any], nn.Module]) -> None:
 
 
 def test_sharded_layers_made_ready_for_replicas(mesh: Any) -> None:
-    """Their parameters are views, whose node autograd refuses to tell once the optimizer has written to them."""
+    """After this transform the parameters are views. autograd refuses to give their node once an optimizer has written to them."""
     from torch.distributed.tensor.parallel.ddp import _pre_dp_module_transform
 
     model = split(mesh)
@@ -140,22 +140,22 @@ def test_collectives_are_free_with_bytes(mesh: Any, run: Callable[[], Any], move
     assert sent == ([] if moved == Traffic() else [moved])
 
 
-# On several processes: tests/ranks.py runs each case plainly and under fxflops, and tells what each rank's report has.
+# Several processes: tests/ranks.py runs each case with and without fxflops and writes down the facts of each rank's report.
 
 F32 = 4
 R, W, H, BATCH, TOKENS = 4, 8, 16, 2, 4  # the sizes of ranks.py: rows, width, hidden width; sequences and their tokens
 UP, DOWN = H * W + H, W * H + W  # elements of the Mlp's layers, with biases
 PART = F32 * BATCH * (TOKENS // 2) * W  # half of the tokens
 MLP = R * W * H * 2
-MLP_BACK = MLP + R * H * W  # both weights' gradients, and that of the layer between
+MLP_BACK = MLP + R * H * W  # both weights' gradients, and the gradient of the activation between them
 BLOCK = BATCH * TOKENS * (4 * W * W + 3 * W * H + 2 * TOKENS * W)  # projections; scores and values
-ADAM = 3 * 2  # of each norm's weight, the gradient is a sum over the ranks, which AdamW needs three times
+ADAM = 3 * 2  # each norm's weight gradient is a sum over the ranks, and AdamW needs it three times
 
 Row = tuple[Any, ...]  # module, phase, collective, group, ranks, calls, bytes sent, bytes received
 
 
 class Expected(NamedTuple):
-    """What the ranks tell: MACs over both, of the forward and the backward, and of each its parameters and collectives."""
+    """Expected facts: MACs of the forward and the backward, summed over both ranks; each rank's parameters and collectives."""
 
     forward: int
     backward: int
@@ -168,7 +168,7 @@ def both(*rows: Row) -> list[list[Row]]:
 
 
 def fsdp_row(path: str, phase: str, op: str, elements: int) -> Row:
-    """Half of the layer's elements comes from the other rank, or goes there."""
+    """Half of the layer's elements come from the other rank, or go to it."""
     return (path, phase, op, "dp", 2, 1, F32 * elements // 2, F32 * elements // 2)
 
 
@@ -177,7 +177,7 @@ def tp_row(path: str, phase: str, op: str, nbytes: int, calls: int = 1) -> Row:
 
 
 EXPECTED = {
-    # Two batches, one a rank; all gradients are summed up in one bucket: 2 (n-1)/n of them, which is all of them for n = 2.
+    # Two batches, one per rank. All gradients are summed in one bucket. Each rank sends 2 (n-1)/n of it, i.e. all of it for n = 2.
     "ddp": Expected(
         2 * MLP,
         2 * MLP_BACK,
@@ -193,7 +193,7 @@ EXPECTED = {
             fsdp_row("up", "forward", "all_gather", UP),
             fsdp_row("down", "forward", "all_gather", DOWN),
             fsdp_row("down", "backward", "all_gather", DOWN),
-            fsdp_row("up", "backward", "all_gather", UP),  # ahead of time, while down runs
+            fsdp_row("up", "backward", "all_gather", UP),  # prefetched while down runs
             fsdp_row("down", "backward", "reduce_scatter", DOWN),
             fsdp_row("up", "backward", "reduce_scatter", UP),
         ),
@@ -211,14 +211,14 @@ EXPECTED = {
             fsdp_row("up", "backward", "reduce_scatter", UP),
         ),
     ),
-    # One batch on both; the output is summed up in the forward, the input's gradient in the backward. down's bias is whole.
+    # Both ranks share one batch. The output is summed in the forward, the input's gradient in the backward. down's bias is not split.
     "tp": Expected(
         MLP,
         2 * MLP,
         [[(UP + W * H) // 2 + W, (UP + W * H) // 2]] * 2,
         both(tp_row("down", "forward", "all_reduce", F32 * R * W), tp_row("up", "backward", "all_reduce", F32 * R * W)),
     ),
-    # Half of the tokens on each rank between the parallel layers: gathered before, summed and scattered after them.
+    # Between the parallel layers each rank has half of the tokens: they are gathered before those layers, summed and scattered after.
     "tp_sp": Expected(
         BLOCK,
         2 * BLOCK,
@@ -237,7 +237,7 @@ EXPECTED = {
             tp_row("", "optimizer", "all_reduce", ADAM * F32 * W, ADAM),
         ),
     ),
-    # A layer on each rank, of which the hidden rows go to the second, and their gradients come back, in four parts.
+    # One layer per rank. The hidden rows go to the second rank in four parts, and their gradients come back.
     "pp": Expected(
         MLP,
         MLP_BACK,
@@ -253,7 +253,7 @@ EXPECTED = {
             ],
         ],
     ),
-    # Of each rank's four tokens one is for the first expert, three for the second: the others' come and return.
+    # Of each rank's four tokens, one is for the first expert, three for the second. Tokens for the other rank's expert go and return.
     "ep": Expected(
         2 * R * W * W,
         2 * 2 * R * W * W,
@@ -266,7 +266,7 @@ EXPECTED = {
             for there, back in ((3, 1), (1, 3))
         ],
     ),
-    # Scores and values of all tokens; keys and values go around once, and their gradients back.
+    # Scores and values of all tokens. Keys and values go around the ring once, and so do their gradients.
     "ring": Expected(
         2 * BATCH * TOKENS**2 * W,
         4 * BATCH * TOKENS**2 * W,
@@ -282,12 +282,12 @@ EXPECTED = {
 
 
 HANGS = torch.__version__ < (2, 8)
-"""Whether the pipelines of torch wait forever on Gloo: https://github.com/pytorch/pytorch/pull/152938 mended that."""
+"""Whether torch's pipelines hang on Gloo, which https://github.com/pytorch/pytorch/pull/152938 fixed."""
 
 
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory: pytest.TempPathFactory, fresh: Fresh) -> list[dict[str, Any]]:
-    """What both ranks tell of all cases, and what they tell if they are simulated."""
+    """The facts of all cases on both ranks, followed by the facts from simulation."""
     cases = [case for case in EXPECTED if case != "pp" or not HANGS]
     cases += ["fsdp1", "analyze_tp", "analyze_fsdp", "between_steps", "gather_all", "replicate_all", "print_all"]
     return ran(fresh, tmp_path_factory.mktemp("ranks"), 2, cases, [*EXPECTED] if CAN_SIMULATE else [])
@@ -295,12 +295,12 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory, fresh: Fresh) -> list[di
 
 @pytest.fixture(scope="module")
 def told(two_ranks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What both ranks tell of all cases."""
+    """The facts of all cases on both ranks."""
     return two_ranks[:2]
 
 
 def ran(fresh: Fresh, folder: Path, processes: int, cases: list[str], simulated: list[str]) -> list[dict[str, Any]]:
-    """What ``ranks.py`` writes of each rank, and after them of the simulated ones."""
+    """Run ``ranks.py``. Return the facts it writes for each rank, followed by the facts of the simulated ranks."""
     script = str(Path(__file__).with_name("ranks.py"))
     done = fresh.run(script, str(folder), str(processes), *cases, *(f"simulate_{case}" for case in simulated))
     assert done.returncode == 0, done.stderr
@@ -316,16 +316,16 @@ def test_what_two_ranks_compute_hold_and_send(told: list[dict[str, Any]], case: 
     assert sum(rank["forward"] for rank in found) == expected.forward
     assert sum(rank["backward"] for rank in found) == expected.backward
     assert [rank["params"] for rank in found] == expected.params
-    # DistributedDataParallel also sends its own bookkeeping from rank 0.
+    # Ignore the bookkeeping that DistributedDataParallel broadcasts from rank 0.
     rows = [[tuple(row) for row in rank["collectives"] if row[2] != "broadcast"] for rank in found]
     assert [sorted(of_rank) for of_rank in rows] == [sorted(of_rank) for of_rank in expected.rows]
 
 
 @pytest.mark.parametrize("case", ["fsdp", "fsdp_columns", "fsdp1"])
 def test_gathered_weights_are_freed(told: list[dict[str, Any]], case: str) -> None:
-    """FSDP resizes their memory to 0: what a step leaves is what the garbage collector finds, from the first step on."""
+    """FSDP frees gathered weights by resizing them to 0. The report must agree with the garbage collector from the first step on."""
     for rank in told:
-        # AdamW's last numbers are still alive at its last call.
+        # AdamW's last scalars are still alive at its last call.
         assert rank[case]["left"] == [pytest.approx(rank[case]["last"], abs=2 * F32)] * len(rank[case]["left"])
 
 
@@ -340,7 +340,8 @@ def test_analyzed_and_counted_on_two_ranks(told: list[dict[str, Any]], case: str
 
 
 def test_one_report_of_two_ranks(told: list[dict[str, Any]]) -> None:
-    layer, relu = 2 * R * W * H, R * H  # of a rank with R rows, its bias added; the other has three times as many
+    # For the rank with R rows, with the bias; the other rank has three times as many rows.
+    layer, relu = 2 * R * W * H, R * H
     for rank in told:
         total, most, imbalance, work, late, _, mixed, again = rank["gather_all"]
         assert (total, most, imbalance) == (4 * MLP, 3 * MLP, 1.5)
@@ -365,8 +366,8 @@ def test_a_replicated_model_repeats_its_optimizer_alone(told: list[dict[str, Any
     for rank in told:
         work, said = rank["replicate_all"]
         assert work["(optimizer)"] == [2 * update, update, update]
-        # Each of two processes divides its gradients by two, and the add that joins them is the collective's. The loss of
-        # all sums up 8 rows; of each 4, one add less.
+        # Each of the two processes divides its gradients by two; the add that combines them belongs to the collective. One loss
+        # over all 8 rows has one add more than two losses over 4 rows each.
         joined = {"up": W * H + H, "down": H * W + W, "": -1}
         assert {path: row[2] for path, row in work.items()} == {**joined, "(optimizer)": update}
         assert said == f"repeated work: {update} in (optimizer)"
@@ -392,31 +393,27 @@ def test_simulated_ranks_are_as_the_real_ones(two_ranks: list[dict[str, Any]]) -
             if not case.startswith("fsdp"):
                 assert needed == held
                 continue
-            # Gloo's reduce_scatter sums in a copy, which is not simulated. Of down it is alive at the peak, with:
+            # Gloo's reduce_scatter sums into a copy, which is not simulated. down's copy is alive at the peak, with the tensors below.
             assert peaks[0] == peaks[1] == sum(needed.values())
             if case == "fsdp_columns":
-                # More than by rows: up's weight as it comes, one rank's columns after the other's.
+                # More than when sharded by rows: up's gathered weight as it arrives, with one rank's columns after the other's.
                 assert peaks[0] == two_ranks[0]["fsdp"]["uncopied"] + F32 * W * H
                 continue
             parts = (UP + DOWN) // 2
-            live = (
-                3 * parts + 4 + DOWN // 2
-            )  # weights, AdamW's moments of them with four counts of steps, down's gradients
-            live += R * H + 2 + R * H  # relu's result, the loss and its gradient, the gradient of that result
+            # The weights, AdamW's moments of them and four step counts, and down's gradients.
+            live = 3 * parts + 4 + DOWN // 2
+            live += R * H + 2 + R * H  # relu's result, the loss and its gradient, the gradient of relu's result
             live += R * W  # the input
-            live += UP + DOWN  # up's weights, which come, and down's gradients, which go
-            live += W * (
-                torch.__version__ < (2, 15)
-            )  # until then FSDP holds the gradient of down's bias for a while longer
+            live += UP + DOWN  # up's weights, which are arriving, and down's gradients, which are leaving
+            # Before torch 2.15 FSDP holds the gradient of down's bias a while longer.
+            live += W * (torch.__version__ < (2, 15))
             assert sum(held.values()) == F32 * (live + DOWN)
 
 
 def rows_of_block(block: str) -> list[Row]:
-    """A block's collectives on dp 2 x tp 2: its half of the weights is gathered from both ranks along dp, its tokens along tp."""
-    weights, norms = (
-        F32 * ((4 * W * W + 3 * W * H) // 2 + 2 * W) // 2,
-        F32 * 2 * W,
-    )  # halves, of a half; both norms whole
+    """A block's collectives on dp 2 x tp 2: its half of the weights is gathered along dp, its tokens along tp."""
+    # Half of a half of the weights; both norms are whole.
+    weights, norms = F32 * ((4 * W * W + 3 * W * H) // 2 + 2 * W) // 2, F32 * 2 * W
     along_tp = [
         ("attention", "forward", "all_gather"),
         ("attention.o", "forward", "reduce_scatter"),
@@ -440,7 +437,7 @@ def rows_of_block(block: str) -> list[Row]:
 @simulates
 def test_blocks_of_a_llama_on_four_ranks(tmp_path: Path, fresh: Fresh) -> None:
     *told, [simulated, *_] = (each["fsdp_tp"] for each in ran(fresh, tmp_path, 4, ["fsdp_tp"], ["fsdp_tp"]))
-    assert sum(rank["forward"] for rank in told) == 2 * 2 * BLOCK  # two blocks, of two batches
+    assert sum(rank["forward"] for rank in told) == 2 * 2 * BLOCK  # two blocks, two batches
     assert sum(rank["backward"] for rank in told) == 2 * sum(rank["forward"] for rank in told)
     for rank in told:
         assert rank.pop("same")
@@ -448,4 +445,4 @@ def test_blocks_of_a_llama_on_four_ranks(tmp_path: Path, fresh: Fresh) -> None:
         assert rank["complete"]
         assert rank["params"] == [2 * (2 * W + (4 * W * W + 3 * W * H) // 2) // 2] * 2
         assert sorted(map(tuple, rank["collectives"])) == sorted([*rows_of_block("0"), *rows_of_block("1")])
-        assert rank == simulated  # the bytes at the peak, too
+        assert rank == simulated  # including the bytes at the peak

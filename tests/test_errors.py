@@ -1,4 +1,4 @@
-"""What an error names where a name is not known."""
+"""Suggestions for unknown names, and the causes and hints that errors give."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fxflops.errors import did_you_mean, not_installed, without_ours
     ("name", "said"),
     [
         ("thopp", " (did you mean thop?)"),
-        ("attn", " (did you mean blocks.0.attn or blocks.1.attn?)"),  # a part of these, and like none
+        ("attn", " (did you mean blocks.0.attn or blocks.1.attn?)"),  # a part of these names, though similar to neither
         ("zebra", ""),
         ("", ""),
     ],
@@ -37,7 +37,7 @@ def test_a_module_that_there_is_not() -> None:
 
 
 class Tied(nn.Sequential):
-    """A model that has modules by several paths: a block, a layer of it, and a layer of which the block has another name."""
+    """Modules reachable by several paths: a block, a layer inside it, and a layer to which the block gives another name."""
 
     def __init__(self) -> None:
         super().__init__(nn.Linear(4, 4), nn.Sequential(nn.Sequential(nn.Linear(4, 4))))
@@ -52,7 +52,7 @@ class Tied(nn.Sequential):
 
 @pytest.mark.parametrize("saved", [False, True])
 def test_a_further_name_of_a_module_is_told_the_first(saved: bool, tmp_path: Path) -> None:
-    report = fxflops.count(Tied(), torch.ones(1, 4))  # nothing holds the model any more
+    report = fxflops.count(Tied(), torch.ones(1, 4))  # the model is gone by now
     if saved:
         report.save(tmp_path / "r.json")
         report = fxflops.Report.load(tmp_path / "r.json")
@@ -105,7 +105,7 @@ class Narrow(nn.Module):
 
 
 def functions_in(traceback: TracebackType | None) -> list[str]:
-    """The functions of a traceback, ours with a star."""
+    """The function names of a traceback; a star marks ours."""
     ours = str(Path(fxflops.__file__).parent)
     codes = [frame.f_code for frame, _ in walk_tb(traceback)]
     return ["*" * code.co_filename.startswith(ours) + code.co_name for code in codes]
@@ -231,5 +231,5 @@ def test_arguments_that_a_method_does_not_take() -> None:
         report.table.select(colums="op")
     with pytest.raises(TypeError, match=r"Report\.diff\(\) missing 1 required positional argument: 'other'"):
         report.diff()
-    with pytest.raises(TypeError, match="is not iterable"):  # an error of the work, not of the call
+    with pytest.raises(TypeError, match="is not iterable"):  # an error raised by the work, not by the call's arguments
         report.table.select(columns=3)

@@ -1,4 +1,4 @@
-"""The user's own formulas: @formula, a write to a MAPPING, the argument; and what is not mistaken for what."""
+"""User formulas: by @formula, by writing to a MAPPING, or by argument; and which calls they must not apply to."""
 
 from __future__ import annotations
 
@@ -166,14 +166,14 @@ class Linear(nn.Module):
 
 
 class Doubled(nn.Linear):
-    """Its own forward: twice the work."""
+    """Overrides forward: twice the work."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return super().forward(input) + super().forward(input)
 
 
 class Renamed(nn.Linear):
-    """The forward of nn.Linear."""
+    """Inherits nn.Linear's forward."""
 
 
 def swapped() -> nn.Linear:
@@ -200,7 +200,7 @@ ONE_LINEAR = 2 * 2 * 3 * 4
         (Renamed(3, 4), ONE_LINEAR),
         (swapped(), 6),
         (hooked(), ONE_LINEAR + 8),
-        # w * g / |w|: 12 squares, 8 adds and 4 roots, 4 divides, 12 multiplies; then the product
+        # None: there is no number by hand, but the parametrization must be counted in addition to the layer.
         (nn.utils.parametrizations.orthogonal(nn.Linear(3, 3)), None),
     ],
 )
@@ -414,7 +414,7 @@ def test_an_op_by_its_name_is_counted_however_it_is_called() -> None:
 
 
 class Relus(nn.Module):
-    """All ways to write one function, and another that has no op of its name: ``mm`` is a matmul."""
+    """Every way to write relu. Square inputs are also multiplied: ``mm`` names some of these calls, whose op is ``matmul``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -437,10 +437,10 @@ def test_a_name_is_every_way_to_call_it() -> None:
     assert relus == 5
     assert report.recount(formulas={"relu": ten}).total_flops == relus * 10
     for formulas in ({"relu": ten, nn.ReLU: module}, {nn.ReLU: module, "relu": ten}):
-        assert report.recount(formulas=formulas).total_flops == (relus - 1) * 10 + 1  # the exact one comes first
+        assert report.recount(formulas=formulas).total_flops == (relus - 1) * 10 + 1  # the exact formula has priority
     square = count(Relus(), torch.ones(3, 3))
     counted = [flops for op, flops, _ in ops(square.recount(formulas={"mm": ten})) if op == "matmul"]
-    assert sorted(counted) == [10, 10, 10, 3 * 3 * (3 + 2)]  # but for @
+    assert sorted(counted) == [10, 10, 10, 3 * 3 * (3 + 2)]  # all except @
     assert {flops for op, flops, _ in ops(square.recount(formulas={"matmul": ten})) if op == "matmul"} == {10}
     fxflops.formula("relu")(ten)
     assert count(Relus(), X).total_flops == relus * 10

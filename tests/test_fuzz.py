@@ -1,4 +1,4 @@
-"""Random nets: a seeded sample of what ``benchmarks/fuzz.py`` runs, and that it would find what is wrong."""
+"""Random nets: a seeded sample of ``benchmarks/fuzz.py`` finds no disagreement, and a planted one is found."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_net_is_the_same_each_time() -> None:
 
 
 def test_what_disagrees_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a rule of the counter's that is wrong, only the line that it counts is left."""
+    """When one of the counter's rules is wrong, shrinking leaves only the line that the rule counts."""
     monkeypatch.setitem(fuzz_counter.MACS, "mm", lambda a, b: 1)
     lines = [
         Line("function", "", "x1 = x0 * 2", "x1", "x0"),
@@ -57,7 +57,7 @@ BY_HAND: dict[str, tuple[Ran, int, int]] = {
     "attention": (lambda: F.scaled_dot_product_attention(X, X, X), 2 * 2 * 9 * 8, 4 * 2 * 9 * 8),
     "outer": (lambda: torch.outer(X[0, 0], X[0, 1]), 8 * 8, 0),
 }
-"""Functions, with their MACs and those of their gradients."""
+"""Functions, with the MACs of their forward and of their gradients."""
 
 
 @pytest.mark.parametrize("name", BY_HAND)

@@ -1,4 +1,4 @@
-"""``import fxflops`` in a fresh process: what is optional stays unloaded, and public names are what they say."""
+"""``import fxflops`` in a fresh process loads nothing optional, and public names refer to the right objects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OPTIONAL = ("rich", "tabulate", "pandas", "timm", "typer", "torchvision", "trans
 
 
 def loaded_after(*statements: str) -> list[set[str]]:
-    """The modules that a fresh process has loaded after each of these statements."""
+    """The modules loaded in one fresh process after each of these statements."""
     told = "import sys\nprint(*sorted(sys.modules))"
     code = "\n".join(f"{statement}\n{told}" for statement in statements)
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -29,7 +29,7 @@ def optional(modules: set[str]) -> set[str]:
 
 @pytest.fixture(scope="module")
 def ours() -> dict[str, set[str]]:
-    """What is loaded after ``import fxflops``, its first name, all of its names, and the first report that is shown."""
+    """The modules loaded after ``import fxflops``, its first name, all of its names, the first printed report and an adapter."""
     show = "str(fxflops.count(torch.nn.Linear(2, 2), torch.ones(1, 2)))"
     adapters = "assert fxflops.adapters.thop.profile.__module__ == 'fxflops.adapters.thop'"
     statements = {
@@ -44,7 +44,7 @@ def ours() -> dict[str, set[str]]:
 
 @pytest.fixture(scope="module")
 def torchs() -> dict[str, set[str]]:
-    """What torch loads itself when it is imported, and when it runs a layer on meta."""
+    """The modules that torch itself loads when it is imported, and when it runs a layer on meta."""
     run = "torch.nn.Linear(2, 2).to('meta')(torch.ones(1, 2, device='meta'))"
     return dict(zip(("package", "run"), loaded_after("import torch", run), strict=True))
 
@@ -71,7 +71,7 @@ def test_counting_and_showing_a_report_loads_nothing_optional(
 
 def test_names_are_found_and_listed() -> None:
     assert set(fxflops.__all__) <= set(dir(fxflops))
-    assert fxflops.units.count(1500) == "1.50 k"  # modules, too, without an import of their own
+    assert fxflops.units.count(1500) == "1.50 k"  # modules too, without being imported separately
     assert not hasattr(fxflops, "flops")
 
 

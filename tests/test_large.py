@@ -1,4 +1,4 @@
-"""Models larger than any machine: counted exactly, in little memory, and without touching a weight."""
+"""Models larger than any machine are counted exactly, in little memory, and without touching a weight."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ print(json.dumps({"macs": report.total_macs, "bytes": report.params.bytes, "grow
 
 
 def told(fresh: Fresh, script: str) -> dict[str, object]:
-    """What a fresh process prints."""
+    """What a fresh process prints, parsed."""
     done = fresh.run("-c", script)
     assert done.returncode == 0, done.stderr[-2000:]
     found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
@@ -76,9 +76,9 @@ def test_llama_3_405b_by_hand(fresh: Fresh) -> None:
     assert found["step"] == macs(1, 2**17)
     assert found["complete"] is True
     assert found["trace"] == ["counted on the meta device"] * 2
-    weights = hidden * (2 * heads * head + 2 * kv * head) + 3 * hidden * inner + 2 * hidden  # and two norms
+    weights = hidden * (2 * heads * head + 2 * kv * head) + 3 * hidden * inner + 2 * hidden  # including two norms
     assert found["params"] == layers * weights + hidden + 2 * vocab * hidden
-    # Each layer puts longer keys and values in the place of its past ones: at the peak the last layer's past values are left.
+    # Each layer replaces its past keys and values with longer ones. At the peak only the last layer's past values are left.
     assert found["inputs"] == 8 + kv * (2**17 - 1) * head * 4
     assert float(str(found["megabytes"])) < 1500
 

@@ -1,4 +1,4 @@
-"""Imports point down one list of rooms: a folder of the package is a room, and so is each module at its root."""
+"""Imports only point down a list of rooms. A room is a folder of the package or a module at its root."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import fxflops
 
 PACKAGE = Path(fxflops.__file__).parent
 
-# From top to bottom. Rooms of one floor do not import each other.
+# From top to bottom. Rooms on the same floor do not import each other.
 FLOORS = [
     ["__main__"],
     ["cli"],
@@ -61,7 +61,7 @@ def imported(file: Path) -> tuple[tuple[int, str], ...]:
 
 
 def imports_in(file: Path) -> Iterator[tuple[int, str]]:
-    """Line and dotted name within the package of everything of ours that a file imports, wherever in it."""
+    """The line and the dotted name within the package of every import of our own code, anywhere in a file."""
     package = ["fxflops", *file.relative_to(PACKAGE).parts[:-1]]
     for node in ast.walk(ast.parse(file.read_text(encoding="utf8"))):
         if isinstance(node, ast.Import):
@@ -73,7 +73,7 @@ def imports_in(file: Path) -> Iterator[tuple[int, str]]:
             names = [
                 f"{base}.{alias.name}" if is_module(f"{within}.{alias.name}".strip(".")) else base
                 for alias in node.names
-                if alias.name != "__version__"  # a string, for which only the file _version is imported
+                if alias.name != "__version__"  # a string: the import only needs _version
             ]
         else:
             continue

@@ -1,4 +1,4 @@
-"""Predicted peaks of memory, held to the CPU allocator's own account; workspaces, which no tensor shows, are taken apart."""
+"""Predicted memory peaks agree with the CPU allocator's. Workspaces, which no tensor holds, are accounted for separately."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ N, WIDTH = 128, 64
 
 
 class Written(Attention):
-    """Attention by plain matrix products."""
+    """Attention by plain matrix products instead of a fused kernel."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         with sdpa_kernel(SDPBackend.MATH):
@@ -30,14 +30,14 @@ class Written(Attention):
 
 
 class Dropped(nn.Module):
-    """Attention with dropout in inference too."""
+    """Attention with dropout even in inference."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return F.scaled_dot_product_attention(x, x, x, dropout_p=0.5)
 
 
 class Strided(nn.Module):
-    """A layer on what lies otherwise, whose rows have to be copied together first."""
+    """A linear layer on a transposed input, whose rows must be copied first."""
 
     def __init__(self, bias: bool) -> None:
         super().__init__()
@@ -49,14 +49,14 @@ class Strided(nn.Module):
 
 
 class Inverse(nn.Module):
-    """One by a tensor: its reciprocal, and a product."""
+    """1 / x, which torch computes as a reciprocal and a product."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return 1 / x
 
 
 class Mixed(nn.Module):
-    """Products of operands whose batch dimensions have to be copied together first."""
+    """Products of operands whose batch dimensions cannot be merged without a copy."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         q = x.unflatten(-1, (4, -1)).transpose(1, 2)
@@ -64,7 +64,7 @@ class Mixed(nn.Module):
 
 
 class Folded(nn.Module):
-    """Windows that are added up again, in a storage as large as they are."""
+    """Windows that fold adds up again, in a storage as large as the windows."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class Folded(nn.Module):
 
 
 class Unread(nn.Module):
-    """A checkpoint whose result goes nowhere: it is not computed again, and nothing of it is kept."""
+    """A checkpoint whose result is unused: it is not recomputed, and none of it is kept."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,10 +109,10 @@ INFERRED |= {"strided": lambda: Strided(False), "strided, biased": lambda: Strid
 
 
 class Resized(nn.Module):
-    """A layer frees its result once the next one has it, and gives it memory and values again for the backward pass.
+    """A layer whose result is freed once the next layer has used it, then reallocated and recomputed for the backward pass.
 
-    So do Megatron's checkpoints without output, and FSDP with what it gathers. ``kept`` is the storage that it keeps, instead of
-    asking for it again.
+    Megatron's checkpoints without output work like this, and so does FSDP with gathered weights. With ``kept`` the layer holds on to
+    the storage instead of asking for it again.
     """
 
     def __init__(self, kept: bool) -> None:
@@ -124,7 +124,7 @@ class Resized(nn.Module):
         middle = self.first(x)
         storage, nbytes = middle.untyped_storage(), middle.nbytes
         result: torch.Tensor = self.second(middle)
-        # The tensor itself: autograd saves it, and a hook that has it keeps it as long.
+        # Detached: autograd saves the tensor itself, so a hook that held it would keep it alive.
         middle = middle.detach()
 
         def restore(grad: torch.Tensor) -> None:
@@ -142,7 +142,8 @@ class Resized(nn.Module):
 @pytest.mark.parametrize("is_training", [False, True])
 def test_memory_that_is_freed_by_resizing_is_free(kept: bool, is_training: bool) -> None:
     x = torch.randn(N, WIDTH)
-    models = [Resized(kept) for _ in range(3)]  # without gradients from before
+    # One model each, so that none has gradients from an earlier run.
+    models = [Resized(kept) for _ in range(3)]
     optimizers = [torch.optim.SGD(model.parameters()) if is_training else None for model in models]
     truth = allocated(partial(step, models[0], (x,), {}, optimizers[0]), bytes_of([*models[0].parameters(), x]))
     with fxflops.profile(models[1]) as p:
@@ -153,7 +154,7 @@ def test_memory_that_is_freed_by_resizing_is_free(kept: bool, is_training: bool)
 
 
 def test_weights_that_are_put_to_sleep() -> None:
-    """As servers do between a training's steps: the model's own storages are resized."""
+    """Servers free a model's weights between training steps by resizing the model's own storages."""
     model, x = nn.Linear(WIDTH, WIDTH, bias=False), torch.randn(N, WIDTH)
     nbytes = model.weight.nbytes
     with fxflops.profile(model) as p:
@@ -197,7 +198,7 @@ def test_a_training_step_takes_what_the_allocator_gives(name: str, make: Any) ->
 
 @pytest.mark.parametrize("name", ["attention", "latent", "LSTM", "LSTM both ways", "RNN"])
 def test_a_checkpointed_step_takes_what_the_allocator_gives(name: str) -> None:
-    """On meta too: what torch is asked about kernels there is none of what checkpoint counts. It keeps generators' states."""
+    """Counting on meta asks torch about kernels. checkpoint must not count those calls. It also keeps generator states."""
     model, x = MODELS[name]().train(), heads(name)
     checkpointed(model)
     run = partial(step, model, (x,), {}, torch.optim.SGD(model.parameters(), lr=1e-4))
@@ -216,14 +217,14 @@ def heads(name: str) -> torch.Tensor:
 
 
 def test_the_weights_of_latent_attention_are_in_its_peak() -> None:
-    """Two heads of n x n scores: at the peak there are the scores and their softmax, f32, beside what the layers made."""
+    """Scores of two samples and four heads, n x n: the peak has the scores and their softmax in f32, next to the layers' results."""
     scores = 2 * 4 * N * N * 4
     report = fxflops.count(MODELS["latent"]().eval(), torch.randn(2, N, WIDTH))
     assert 2 * scores < report.max_memory < 3 * scores
 
 
 def test_what_a_composite_makes_counts_each_time() -> None:
-    """The second layer is counted from what is known of the first: at its peak there are the scores, their softmax and a copy."""
+    """The second layer is counted from the record of the first. At its peak there are the scores, their softmax and a copy."""
     x = torch.randn(2, N, WIDTH)
     layers = [
         fxflops.count(nn.Sequential(*(Dropped() for _ in range(n))), x.unflatten(-1, (4, -1)).transpose(1, 2))
@@ -240,7 +241,7 @@ def test_the_kernel_changes_no_count() -> None:
 
 
 def test_a_workspace_is_what_one_operator_takes_and_gives_back() -> None:
-    """Of 100 bytes before: 40 stay, 30 come and go in operator 2, 20 come in operator 2 and go in operator 3."""
+    """Start with 100 bytes. 40 stay; operator 2 takes and frees 30; another 20 are taken in operator 2 and freed in operator 3."""
     events = [
         Event(1, 40, (1,)),
         Event(2, 30, (2,), "aten::a"),
@@ -253,7 +254,7 @@ def test_a_workspace_is_what_one_operator_takes_and_gives_back() -> None:
 
 
 def test_the_allocator_hears_of_a_composites_parts() -> None:
-    """``aten::linear`` of three dimensions is no kernel: what it makes is no workspace."""
+    """``aten::linear`` on a 3-d input is not a kernel, so the tensors made in it are not workspace."""
     x, layer = torch.randn(2, N, WIDTH), nn.Linear(WIDTH, WIDTH)
     with torch.no_grad():
         found = allocated(lambda: layer(layer(x)))
@@ -261,7 +262,7 @@ def test_the_allocator_hears_of_a_composites_parts() -> None:
 
 
 class Offset(nn.Module):
-    """A table that the model makes for itself meets what is computed, and is asked for as it lies before and after."""
+    """Adds a constant table that the model creates, and calls ``contiguous`` on it twice. Both calls return the same table."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         table = torch.zeros(N, WIDTH)
@@ -270,13 +271,13 @@ class Offset(nn.Module):
 
 
 def test_a_table_is_held_once() -> None:
-    """At the peak there are the input, the table, both sums and their copy."""
+    """At the peak there are the input, the table, both sums and their concatenation."""
     x = torch.randn(2, N, WIDTH)
     assert fxflops.count(Offset(), x).max_memory == x.nbytes + N * WIDTH * 4 + 2 * x.nbytes + 2 * x.nbytes
 
 
 def test_indices_of_a_pool_pass_each_time() -> None:
-    """By hand: an image of 256 bytes, pools of 64, and while one is made its indices, which are twice as large."""
+    """By hand: the image has 256 bytes, each pool's result 64, and the indices 128 while a pool runs."""
 
     class Pools(nn.Module):
         def __init__(self) -> None:

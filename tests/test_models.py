@@ -1,6 +1,6 @@
-"""Whole models of timm: published totals, complete reports, the same count from every side, MACs as FlopCounterMode has them.
+"""Whole timm models: published totals, complete reports, equal counts from every entry point, and FlopCounterMode's MACs.
 
-The whole zoo is swept by benchmarks/zoo.py.
+benchmarks/zoo.py sweeps the whole zoo.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "res2net50_48w_2s": {"layers": (1, 2, 1, 1)},
     "coat_tiny": {"serial_depths": (1, 1, 1, 1), "parallel_depth": 1},
 }
-"""With what makes fewer of their blocks that are alike."""
+"""Model names, with settings that leave fewer of their repeated blocks."""
 PUBLISHED = {"resnet50": 8_227_340_288, "vit_base_patch16_224": 35_164_979_282}
 
 
@@ -78,7 +78,7 @@ def test_real_tensors_count_as_meta_does(device: str) -> None:
     meta = fxflops.count(model, x)
     seen = [[(c.op, list(c.inputs()), c.out, c.path) for c in report.calls] for report in (real, meta)]
     assert seen[0] == seen[1]
-    assert device != "cpu" or real.max_memory == meta.max_memory  # others have workspaces
+    assert device != "cpu" or real.max_memory == meta.max_memory  # other devices have workspaces
 
 
 def test_the_example_prints_both(fresh: Fresh) -> None:

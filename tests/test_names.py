@@ -1,4 +1,4 @@
-"""Names of functions and classes: found again where they are there, stood in for where they are not."""
+"""Names of functions and classes resolve to the same objects again, or to stand-ins if those are not installed."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_what_is_not_there_is_known_by_name(name: str) -> None:
     assert name_of(found) == name
     assert found == target_of(name)
     assert found != target_of(f"{name}x")
-    assert "::" in name or BASE.find(found) is None  # an operator is still known by its name
+    assert "::" in name or BASE.find(found) is None  # an operator still has a formula by its name
 
 
 def test_an_operator_of_a_library_that_is_not_there_keeps_its_formula() -> None:

@@ -1,4 +1,4 @@
-"""TorchFLOPsByFX: torch_flops' README, row by row, and what it promises beyond."""
+"""TorchFLOPsByFX: torch_flops's README, row by row, and the features we add."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_the_same_columns_are_filled_on_cuda() -> None:
 
 
 class Checked(nn.Module):
-    """Checks a number, the truth of a tensor, and a constant, as timm's patch embedding does the first."""
+    """Asserts two sizes, like timm's patch embedding. torch_flops counts the comparisons."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -167,7 +167,8 @@ class Checked(nn.Module):
 
 @pytest.mark.parametrize("ignored", [(), ("eq",), ("_assert",)])
 def test_a_checked_comparison_has_torch_flops_number(ignored: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("reset_peak_memory_stats", "memory_allocated", "max_memory_allocated"):  # it asks CUDA on any device
+    # torch_flops asks CUDA for memory on any device.
+    for name in ("reset_peak_memory_stats", "memory_allocated", "max_memory_allocated"):
         monkeypatch.setattr(torch.cuda, name, lambda *_: 0)
     theirs = pytest.importorskip("torch_flops").TorchFLOPsByFX(Checked(), ignore_ops=list(ignored))
     ours = TorchFLOPsByFX(Checked(), ignore_ops=ignored)
@@ -182,7 +183,8 @@ def test_a_checked_comparison_has_torch_flops_number(ignored: tuple[str, ...], m
 
 
 def test_a_recorded_check_keeps_its_number() -> None:
-    counter = TorchFLOPsByFX(Checked(), trace="record")  # where the comparison is done, and no node
+    # Recording does the comparison in Python, so it has no node.
+    counter = TorchFLOPsByFX(Checked(), trace="record")
     counter.propagate(torch.ones(2, 4))
     assert counter.print_total_flops(show=False) == 1 + 1 + 2 * 4 * (4 + 4 - 1 + 1)
     assert [row[4] for row in counter.result_table if "_assert" in row[0]] == [1, 1]

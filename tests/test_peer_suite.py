@@ -1,4 +1,4 @@
-"""A package with tests of its own, run over the adapter of a peer that it pretends to be."""
+"""benchmarks/peer_suite.py on a fake thop: which of the package's own tests fail only with the adapter in its place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profiling code that makes its own models: they are found at the first call, and everything is as before afterwards."""
+"""Profiling scripts that create their own models: models are found at their first call, and nothing stays patched afterwards."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fxflops.profiled_script import ScriptProfile
 
 
 class Trainer:
-    """A model, one that it is compared with, and a loss, as the attributes of an object."""
+    """An object with a model, a teacher model and a loss as attributes."""
 
     def __init__(self) -> None:
         self.net = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2))
@@ -81,7 +81,7 @@ def test_a_default_device_set_around_the_first_call_stays() -> None:
 
 
 class Seen(TorchFunctionMode):
-    """A mode that notes what it sees, and runs it."""
+    """A mode that records the names of the functions it sees, and runs them."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""profile(): whatever runs in the block is counted, step by step, against sums worked out by hand."""
+"""profile() counts everything that runs in the block, step by step. Expected sums are worked out by hand."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def gpt2() -> Any:
 
 
 def macs_of_step(tokens: int, past: int) -> int:
-    """A forward of ``tokens`` new ones with ``past`` ones in the cache; logits of the last token only."""
+    """MACs of a forward of ``tokens`` new tokens with ``past`` tokens in the cache, with logits for the last token only."""
     projections = 3 * WIDTH * WIDTH + WIDTH * WIDTH + 2 * WIDTH * (4 * WIDTH)
     attention = 2 * (past + tokens) * WIDTH  # each token's scores over all heads, and its weighted values
     return LAYERS * tokens * (projections + attention) + 1 * WIDTH * WORDS
@@ -63,7 +63,7 @@ def test_the_cache_grows_by_a_key_and_a_value_of_each_layer_for_each_token(gener
 
 
 class Writer(nn.Module):
-    """What generates: each word by a call of its own, or of another that does."""
+    """Generates each word by a call of itself, or lets an inner Writer generate."""
 
     def __init__(self, inner: nn.Module | None = None) -> None:
         super().__init__()
@@ -162,7 +162,7 @@ def test_the_state_of_an_optimizer_that_makes_a_step_is_found(make: Callable[...
         report = p.report
         return report.max_memory, report.memory, report.timeline
 
-    profiled([])  # it creates the state
+    profiled([])  # creates the optimizer's state
     state = sum(value.nbytes for each in optimizer.state.values() for value in each.values() if value is not None)
     found, given = profiled([]), profiled([optimizer])
     assert found == given
@@ -285,7 +285,7 @@ def _profiled(model: nn.Module) -> Any:
 
 
 class Chosen(nn.Module):
-    """As many rows as are positive; a layer that is frozen and thawed; a view; two results."""
+    """A forward whose shapes depend on its input's values, with a view and an op that returns two results."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -299,7 +299,7 @@ class Chosen(nn.Module):
 
 @pytest.mark.parametrize("grad", [True, False])
 def test_a_call_like_an_earlier_one_is_recorded_as_it_was_made(grad: bool) -> None:
-    """Calls after the first of their kind take another way: each pass is counted as a pass of its own is."""
+    """Calls after the first of their kind take a faster path. Each pass must be counted like a pass profiled alone."""
     model = Chosen()
     inputs = [torch.ones(n, 4) * sign for n in (3, 5) for sign in (1, 1, -1)] + [torch.ones(3, 4).double().float()]
     with torch.set_grad_enabled(grad):
@@ -335,7 +335,7 @@ def test_a_block_watches_what_a_mode_of_the_users_sees() -> None:
 
 
 def test_the_peak_is_the_same_whatever_was_made_before() -> None:
-    """Layer norm's mean and deviation live within its call, without gradients; a second block is watched from nothing."""
+    """Without gradients, layer norm's mean and deviation die within its call. A second block starts from nothing."""
     model, x = nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU()), torch.randn(128, 64)
     peaks = []
     for passes in (1, 4):
@@ -382,7 +382,7 @@ def test_what_step_and_schedule_are_for_is_said() -> None:
 @pytest.mark.parametrize(
     ("iterations", "stepped", "said"),
     [
-        (2, True, "none of the block's 2 iterations, so there is no report$"),  # the third was to be recorded
+        (2, True, "none of the block's 2 iterations, so there is no report$"),  # the third would have been recorded
         (3, False, r"none of the block's 0 iterations, .* p\.step\(\) at the end of each iteration$"),
     ],
 )
@@ -440,7 +440,7 @@ def test_what_a_profile_does_not_have_is_said_where_it_is() -> None:
 
 
 class Replacing(TorchFunctionMode):
-    """A mode of the user's, in which a linear layer puts out sevens."""
+    """A user's mode that makes linear layers return sevens."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -503,7 +503,7 @@ def test_a_mode_around_a_block_sees_what_the_block_does_alone() -> None:
 
 
 class Positions(nn.Module):
-    """A layer with a formula of the user's own; it counts its own FLOPs, as a mode sees them."""
+    """A user's layer with its own formula. It also counts itself with a FlopCounterMode, which must still see its operators."""
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, int]:
         from torch.utils.flop_counter import FlopCounterMode
@@ -541,7 +541,7 @@ def _complex(x: torch.Tensor) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("case", PEAKS)
 def test_the_memory_of_a_call_that_looks_like_an_earlier_one(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside the same block with every call observed anew."""
+    """The peak must be the same as in a block that observes every call from scratch."""
     x = torch.randn(8, 100, 16)
 
     def peak() -> int:
@@ -561,7 +561,7 @@ X = torch.randn(TOKENS, WIDTH)
 
 
 class Counting(torch.autograd.Function):
-    """The identity, whose forward and backward count a model."""
+    """The identity; its forward and backward each count a model."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -658,7 +658,7 @@ def test_the_result_of_a_loop_of_torch_outlives_the_block() -> None:
     layer, x, shapes = nn.Linear(3, 3), torch.randn(5, 2, 3), []
 
     def step(carry: torch.Tensor, each: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        shapes.append(tuple(carry.shape))  # torch 2.6 runs it more often
+        shapes.append(tuple(carry.shape))  # torch 2.6 calls step more often
         return layer(carry) + each, carry + each
 
     with torch.no_grad(), profile(layer) as p:

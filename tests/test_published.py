@@ -1,4 +1,4 @@
-"""Every number that the documentation of five other counters prints, but for those of a machine's speed."""
+"""Every number printed in the documentation of five other counters, except those that depend on the machine's speed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fxflops.adapters import flops_profiler, flowflops, ptflops, pytorch_profile
 from fxflops.adapters.fvcore import ActivationCountAnalysis, FlopCountAnalysis
 from tests.test_compare import invoked
 
-# torch_flops: its README, and its comparison of a model of one Linear
+# torch_flops: its README, and its comparison of a model with one Linear
 
 
 def test_torch_flops_readme() -> None:
@@ -54,7 +54,7 @@ def test_simple_model_by_thop(bias: bool, add_one: bool, capsys: pytest.CaptureF
     assert params == (24 if bias else 20)
     report = count(model, x)
     assert report.recount("thop").total_flops == 20
-    # "torchinfo is not compared here but it does not have this ability": the bias it has, the += not
+    # "torchinfo is not compared here but it does not have this ability": torchinfo does count the bias, but not the +=.
     assert report.recount("torchinfo").total_flops == (24 if bias else 20)
     assert report.total_flops == (40 if bias else 36) + (4 if add_one else 0)
 
@@ -105,7 +105,7 @@ class Addmm(nn.Linear):
 
 
 class LeNet(nn.Module):
-    """The network of torch's tutorials of that time, on 32 x 32 pixels."""
+    """The network of torch's tutorials at that time, for 32 x 32 pixels."""
 
     def __init__(self, linear: type[nn.Linear]) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ def test_resnet50() -> None:
 
 
 def test_the_operators_that_fvcore_skipped_then() -> None:
-    """Those that it counts beside the contractions today are among them; activations are of contractions still."""
+    """The skipped operators include the ones that fvcore counts today. Activations are still only those of contractions."""
     analysis = ActivationCountAnalysis(torchvision.models.resnet50().eval(), torch.ones(1, 3, 224, 224))
     analysis.unsupported_ops_warnings(False).total()
     assert analysis.unsupported_ops() == Counter(
@@ -149,7 +149,7 @@ def test_the_operators_that_fvcore_skipped_then() -> None:
     )
 
 
-# flowflops, and ptflops beside torch_flops
+# flowflops, and ptflops next to torch_flops
 
 
 FLOWFLOPS_TABLE = {
@@ -170,18 +170,21 @@ FLOWFLOPS_TABLE = {
 
 
 def flowvisions(name: str) -> nn.Module:
-    """The model of torchvision that flowvision's is a port of, with what the port changed; without its weights' values."""
-    reads_widths = name.startswith("regnet")  # as it is made, from a tensor
+    """The torchvision model that flowvision ported, with flowvision's changes, on meta if possible."""
+    # A RegNet reads its widths from a tensor while it is built.
+    reads_widths = name.startswith("regnet")
     with torch.device("cpu" if reads_widths else "meta"):
         model = torchvision.models.get_model(name)
     if name == "regnet_x_16gf":
-        model.stem[0].padding = (0, 0)  # its first convolution has no padding: a first map of 111 x 111, not 112 x 112
+        # flowvision's first convolution has no padding: its output is 111 x 111, not 112 x 112.
+        model.stem[0].padding = (0, 0)
     return model
 
 
 @pytest.mark.parametrize("name", FLOWFLOPS_TABLE)
 def test_flowflops_table(name: str) -> None:
-    size = 227 if name == "alexnet" else 224  # the table's AlexNet saw 227 x 227: a first map of 56 x 56, not 55 x 55
+    # The table's AlexNet got 227 x 227 inputs: its first output is 56 x 56, not 55 x 55.
+    size = 227 if name == "alexnet" else 224
     params, *flops = FLOWFLOPS_TABLE[name]
     model = flowvisions(name)
     for mode, expected in zip(("eager", "graph"), flops, strict=True):
@@ -219,7 +222,7 @@ def test_what_flowflops_says_of_resnet50() -> None:
     sums = [counted.call.out for counted in report.counted if counted.call.op == "add"]
     stages = ((1, 256, 56, 56), 3), ((1, 512, 28, 28), 4), ((1, 1024, 14, 14), 6), ((1, 2048, 7, 7), 3)
     assert sums == [shape for shape, blocks in stages for _ in range(blocks)]
-    # As fvcore was then, without the four kinds of operator that it skipped.
+    # Like fvcore at that time, without the four kinds of operators that it skipped.
     assert report.total_macs == 4089184256
     skipped = {op: report.by_operator()[op].calls for op in ("batch_norm", "max_pool", "add", "adaptive_avg_pool")}
     assert skipped == {"batch_norm": 53, "max_pool": 1, "add": 16, "adaptive_avg_pool": 1}
@@ -333,7 +336,7 @@ pooler | 590.59 k 0.54%, 1.18 M 0.01%, 589.82 KMACs 0.01% | linear: 1.18 M 0.01%
 pooler.dense | 590.59 k 0.54%, 1.18 M 0.01%, 589.82 KMACs 0.01% | linear: 1.18 M 0.01%, 589.82 KMACs 0.01%
 pooler.activation | 0 0.00%, 0 0.00%, 0 MACs 0.00%
 """  # fmt: skip
-"""Of each module that it prints the parameters, flops and macs with their percentages, then the same of its functions."""
+"""The printed parameters, flops and macs of each module, with percentages, then the same for its functions."""
 
 BERT_AGGREGATED = """\
 Top 10 modules in terms of params, flops, MACs or duration at different model depths:
@@ -381,7 +384,7 @@ def bert() -> nn.Module:
 
 @pytest.fixture(scope="module")
 def text(bert: nn.Module) -> str:
-    """What is printed of it."""
+    """The printed profile of BERT."""
     with redirect_stdout(io.StringIO()) as out, torch.no_grad():
         numbers = flops_profiler.get_model_profile(bert, kwargs=TOKENS, warm_up=0, as_string=True)
     assert numbers == ("22.36 G", "11.17 GMACs", "109.48 M")
@@ -390,7 +393,7 @@ def text(bert: nn.Module) -> str:
 
 @pytest.fixture(scope="module")
 def printed(text: str) -> dict[str, str]:
-    """The printed rows by their module's path, as in BERT_ROWS."""
+    """The printed rows by module path, in the format of BERT_ROWS."""
     rows, stack = {}, []
     for line in text.splitlines():
         start = re.match(r"( *)(?:\((\w+)\): )?(\w+)\(", line)
@@ -411,7 +414,7 @@ def figures(row: dict[str, str]) -> str:
 
 def test_the_rows_of_bert(bert: nn.Module, printed: dict[str, str]) -> None:
     published = {row.partition(" ")[0]: row for row in BERT_ROWS.splitlines()}
-    # PyTorch no longer prints the line of a ModuleList
+    # PyTorch no longer prints a ModuleList's line.
     rows = {**printed, "BertModel": printed[""], "encoder.layer": row_of_the_layers(bert)}
     assert {path: rows.get(path) for path in published} == published
 
@@ -427,7 +430,7 @@ def row_of_the_layers(bert: nn.Module) -> str:
 
 
 def share(flops: Report, macs: Report, op: str | None) -> str:
-    """What is charged in encoder.layer, in all or of one operator, with its percentages."""
+    """What encoder.layer is charged, in total or for one operator, with percentages."""
     texts = []
     for report, written in ((flops, flops_profiler.num_to_string), (macs, flops_profiler.macs_to_string)):
         path = "encoder.layer"

@@ -1,4 +1,4 @@
-"""The code and commands of README and of the pages of docs print what the blocks after them say.
+"""The code and commands in README and the docs pages print exactly the output shown after them.
 
 python tests/test_readme.py [PAGE ...]    writes what they print into these pages (default: all, and the notebook)
 """
@@ -39,13 +39,13 @@ CONSOLE = re.compile(
     r"^```console\n\$ fxflops (?P<command>[^\n]*)\n(?P<output>.*?)(?P<after>^\$ .*?)?^```\n", re.S | re.M
 )
 BASH = re.compile(r"^```bash\n(?P<commands>(?:fxflops [^\n]*\n)+)```\n", re.M)
-"""Commands without output: tests/cli/test_app.py runs each line."""
+"""Commands shown without output; tests/cli/test_app.py runs each line."""
 QUICK_START = re.compile(r"^## Quick start\n(.*?)(?=^## )", re.S | re.M)
 LINK = re.compile(r"\]\((?!http)([^)#\s]*)(?:#([^)\s]+))?\)")
 FENCED = re.compile(r"^```.*?^```", re.S | re.M)
 PROVENANCE = re.compile(r"fxflops \S+ · torch [^<]*")
 LEFT_OUT = "...\n\n"
-"""Stands for the summary before a table."""
+"""Replaces the summary above a table."""
 WIDTH = 120
 OVER_ON_PURPOSE = "--max-params 25M", "--device P4"
 
@@ -63,11 +63,11 @@ def _formulas_as_before() -> Iterator[None]:
 
 
 def printed(page: Path) -> Iterator[tuple[re.Match[str], str]]:
-    """Each python block of a page with what it prints; all run in one namespace."""
+    """Each python block of a page with its output. All blocks share one namespace."""
     names: dict[str, Any] = {"__name__": page.stem}
     text = read(page)
     for block in PYTHON.finditer(text):
-        # Blank lines put the code at its own lines of the file.
+        # Blank lines give the code the line numbers it has in the file.
         code = "\n" * text.count("\n", 0, block.start("code")) + block["code"]
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
@@ -77,20 +77,20 @@ def printed(page: Path) -> Iterator[tuple[re.Match[str], str]]:
 
 @pytest.fixture
 def _short_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A calibration of docs/prediction.md repeats less and fits in fewer steps: what it prints does not depend on these."""
+    """Shorten the calibration in docs/prediction.md: its printed output does not depend on repeats or steps."""
     monkeypatch.setattr(calibrating, "_by_operations", partial(calibrating._by_operations, seconds=0.0, steps=30))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 @pytest.mark.usefixtures("_formulas_as_before", "_short_calibration")
 def test_the_code_prints_what_is_written(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)  # it writes files
+    monkeypatch.chdir(tmp_path)  # the blocks write files
     for block, output in printed(page):
         assert output == (block["output"] or ""), block["code"]
 
 
 def typed(command: str) -> str:
-    """What a command prints on a terminal. It succeeds, or is one that shows how a limit is passed."""
+    """What a command prints on a terminal. It must succeed, except for commands that show how a limit is exceeded."""
     screen = Terminal()
     with mock.patch.dict(os.environ, {"COLUMNS": str(WIDTH), "NO_COLOR": "1"}), contextlib.redirect_stdout(screen):
         status = app(shlex.split(command), prog_name="fxflops", standalone_mode=False)
@@ -99,7 +99,7 @@ def typed(command: str) -> str:
 
 
 def shortened(output: str, block: re.Match[str]) -> str:
-    """The output as far as the block shows it."""
+    """The output, cut as in the block."""
     return LEFT_OUT + output.rpartition("\n\n")[2] if block["output"].startswith(LEFT_OUT) else output
 
 
@@ -130,7 +130,7 @@ def test_quick_start_holds_two_commands() -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """The names under which its headings can be linked to, as GitHub makes them."""
+    """The anchors of a page's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.*)$", FENCED.sub("", read(page)), re.M)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -162,7 +162,7 @@ def test_every_picture_is_there() -> None:
 
 
 def executed(written: Any, folder: Path) -> Any:
-    """The notebook with what its cells put out now, but for versions, date and machine."""
+    """The notebook with the outputs that its cells have now, without versions, date and machine."""
     nbclient = pytest.importorskip("nbclient", reason="no nbclient to run a notebook")
     pytest.importorskip("ipykernel", reason="no ipykernel to run a notebook")
     notebook = copy.deepcopy(written)
@@ -175,7 +175,7 @@ def executed(written: Any, folder: Path) -> Any:
 
 
 def outputs(notebook: Any) -> list[tuple[str, list[Any]]]:
-    """What each cell prints, which may come in pieces, and what it shows."""
+    """What each cell prints, which may arrive in pieces, and what it displays."""
     cells = [cell.get("outputs", []) for cell in notebook.cells]
     return [
         ("".join(out.get("text", "") for out in cell), [out.data for out in cell if "data" in out]) for cell in cells
@@ -192,7 +192,7 @@ def test_the_notebook_puts_out_what_is_written(tmp_path: Path) -> None:
 
 
 def refill(page: Path) -> None:
-    """Write what the blocks of a page print into their text blocks."""
+    """Write the output of a page's blocks into its text blocks."""
     entries = dict(BASE.entries)
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         blocks = list(printed(page))
@@ -213,7 +213,7 @@ def refill_notebook() -> None:
     written = nbformat.read(TOUR, as_version=4)
     with tempfile.TemporaryDirectory() as folder:
         notebook = executed(written, Path(folder))
-    notebook.metadata = written.metadata  # without the version that ran it
+    notebook.metadata = written.metadata  # without the Python version that ran it
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)  # the time of day
     nbformat.write(notebook, TOUR)

@@ -1,4 +1,4 @@
-"""Nothing of a run stays: model, inputs and results die when the user drops them, also with the report in hand."""
+"""A run keeps nothing alive: model, inputs and results are freed when the user drops them, even while the report is kept."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from .standin import StandIn
 
 Held = list["weakref.ref[Any]"]
 MADE: Held = []
-"""The storages of what the models below made in their forward."""
+"""The storages that the models below made in their forwards."""
 
 
 def made(value: Any) -> Any:
-    """Return the value, after noting its storages."""
+    """Record the value's storages and return it."""
     tensors = [t for t in torch.utils._pytree.tree_leaves(value) if isinstance(t, torch.Tensor)]
     MADE.extend(weakref.ref(t.untyped_storage()) for t in tensors)
     return value
 
 
 class Leaves(nn.Module):
-    """Leaves of torch's, and functions."""
+    """torch's leaf modules and functions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Leaves(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """A module of torch's whose weights are packed, and a result that is a tuple."""
+    """A torch module with packed weights and a tuple as its result."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,19 +75,19 @@ class Doubled(torch.autograd.Function):
 
 
 class Own(nn.Module):
-    """What symbolic tracing cannot follow: a function that closes over a weight, a leaf of the author's, values that are read."""
+    """Things symbolic tracing cannot follow: a function that closes over a weight, a user's leaf class, and values that are read."""
 
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.randn(4, 4))
         self.scale = lambda x: x @ self.weight
-        self.act = type("Act", (nn.ReLU,), {})()  # a class that dies with the model
+        self.act = type("Act", (nn.ReLU,), {})()  # a class that is freed with the model
 
     def forward(self, x: Any) -> Any:
         x = made(self.act(Doubled.apply(self.scale(x))))
         if float(x.detach().sum()) < -1e9:
             return x
-        x = x[: made(torch.tensor(2))]  # the record of this call must not keep the bound
+        x = x[: made(torch.tensor(2))]  # the record of this call must not keep the bound alive
         return made(torch.utils.checkpoint.checkpoint(self.scale, x, use_reentrant=False))
 
     @staticmethod
@@ -124,7 +124,7 @@ def by_fx(model: nn.Module, x: torch.Tensor) -> Any:
 
 
 def with_formula(model: nn.Module, x: torch.Tensor) -> None:
-    """Count with a formula for a function that has the model as a default. The report has both, and is dropped."""
+    """Count with a formula for a function whose default argument is the model. The report holds both, so it is dropped."""
 
     def half(value: Any, model: nn.Module = model) -> Any:
         if torch.overrides.has_torch_function_unary(value):
@@ -177,7 +177,7 @@ KEPT = {
 
 
 def tracked(model: nn.Module, x: torch.Tensor) -> Held:
-    """Weak references to the model's modules, and to the storages of its tensors and of the input."""
+    """Weak references to the model's modules, and to the storages of its tensors and the input."""
     tensors = [*model.parameters(), *model.buffers(), x]
     return [*map(weakref.ref, model.modules()), *(weakref.ref(tensor.untyped_storage()) for tensor in tensors)]
 
@@ -202,7 +202,7 @@ def test_all_dies_with_the_report_in_hand(cls: Any, call: str) -> None:
 
 @cache
 def use_first(cls: Any) -> None:
-    """Count a model of the class: torch's first LSTM on meta in a process leaves a cycle that holds one of its results."""
+    """Count a model of the class once: torch's first LSTM on meta in a process leaves a cycle that holds one of its results."""
     with suppress(fxflops.FxflopsError, ValueError):
         fxflops.count(cls(), cls.inputs())
 
@@ -211,7 +211,7 @@ def use_first(cls: Any) -> None:
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("cls", [Leaves, Recurrent, Own, Raising])
 def test_what_a_run_made_dies_without_the_garbage_collector(cls: Any, call: str) -> None:
-    """On an accelerator the collector knows nothing of the memory that a reference cycle holds."""
+    """The garbage collector does not know about device memory, so memory held by a reference cycle may not be freed in time."""
     use_first(cls)
     MADE.clear()
     model, x = cls(), cls.inputs()
@@ -264,7 +264,7 @@ def test_cuda_has_its_memory_back(call: str) -> None:
     if call == "closed_form":
         pytest.skip("it counts on meta alone")
     live = []
-    for _ in range(3):  # libraries allocate their workspaces in the first
+    for _ in range(3):  # libraries allocate their workspaces in the first run
         model, x = Leaves().cuda(), Leaves.inputs().cuda()
         report = CALLS[call](model, x)
         del model, x

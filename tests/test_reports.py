@@ -1,8 +1,8 @@
-"""What users of FLOP counters reported as counted wrong, at its smallest: inputs, shared modules, parameters, control flow.
+"""Miscounts that users of FLOP counters reported, reduced to minimal cases: inputs, shared modules, parameters, control flow.
 
-Each case names a report (``repository#number``) and gives the multiply-accumulates by hand, as factors of named sizes.
-Every case is counted in every way there is to run it, and the number must be the same. The other files named
-``test_reports_*`` hold the cases of one subject each.
+Each case names a report (``repository#number``) and states the multiply-accumulates by hand, as factors of named sizes.
+Every case is counted in every possible way, and the number must always be the same. The other files named ``test_reports_*``
+have the cases of one subject each.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import fxflops
 
 @dataclass(frozen=True)
 class Case:
-    """A model with its inputs, and what it must count to; ``without`` are the ways that it cannot be run in."""
+    """A model, its inputs, and its expected counts; ``without`` lists the ways in which it cannot be run."""
 
     id: str
     model: nn.Module
@@ -38,7 +38,7 @@ class Case:
 
 
 def of(function: Callable[..., Any], /, **held: Any) -> nn.Module:
-    """A model whose forward is ``function``, given the model first; it holds tensors as parameters, modules as its own."""
+    """A model with ``function`` as its forward. Keyword tensors become parameters, modules become submodules."""
     module: nn.Module = type("Model", (nn.Module,), {"forward": function})()
     for name, value in held.items():
         trainable = isinstance(value, torch.Tensor) and value.is_floating_point()
@@ -47,7 +47,7 @@ def of(function: Callable[..., Any], /, **held: Any) -> nn.Module:
 
 
 def f(*shape: int) -> torch.Tensor:
-    """Floats of this shape."""
+    """Random floats of this shape."""
     return torch.randn(*shape)
 
 
@@ -56,7 +56,7 @@ def ints(*values: Any) -> torch.Tensor:
 
 
 def quietly(make: Callable[..., Any], *given: Any) -> Any:
-    """What is made of something that torch warns of."""
+    """Call ``make`` while ignoring torch's warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return make(*given)
@@ -90,7 +90,8 @@ def compiled(case: Case) -> fxflops.Report:
 
 def meta(case: Case) -> fxflops.Report:
     inputs = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), (case.args, dict(case.kwargs)))
-    twins = {id(p): nn.Parameter(p.to("meta"), p.requires_grad) for p in case.model.parameters()}  # tied ones stay tied
+    # Tied parameters stay tied.
+    twins = {id(p): nn.Parameter(p.to("meta"), p.requires_grad) for p in case.model.parameters()}
     return fxflops.count(copy.deepcopy(case.model, twins).to("meta"), *inputs)
 
 
@@ -102,7 +103,7 @@ WAYS = {way.__name__: way for way in (analyze, record, count, grad, inference, c
 
 
 def every_way(cases: Sequence[Case]) -> pytest.MarkDecorator:
-    """Each of the cases in each of the ways that it can be run in."""
+    """Parametrize a test with every case in every way that the case can be run."""
     assert len({case.id for case in cases}) == len(cases)
     pairs = [(case, way) for case in cases for way in WAYS if way not in case.without]
     return pytest.mark.parametrize(("case", "way"), pairs, ids=[f"{case.id}-{way}" for case, way in pairs])
@@ -110,7 +111,7 @@ def every_way(cases: Sequence[Case]) -> pytest.MarkDecorator:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """On one thread, as tiny tensors like it; the switches of the process must be as they were."""
+    """Use one thread, which is faster for tiny tensors, and check that the process's switches are unchanged afterwards."""
     threads = torch.get_num_threads()
     before = torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")
     torch.set_num_threads(1)
@@ -122,7 +123,7 @@ def undisturbed() -> Iterator[None]:
 
 
 def check(case: Case, way: str) -> None:
-    """The case counts as it must, with nothing missing."""
+    """Check the case's counts, and that nothing is missing."""
     with undisturbed():
         report = WAYS[way](case)
     assert report.total_macs == case.macs
@@ -146,7 +147,7 @@ class Twice(nn.Module):
 
 
 class TiedHead(nn.Module):
-    """A language model whose head is its embedding."""
+    """A language model whose head shares its weight with the embedding."""
 
     def __init__(self, vocabulary: int, d: int) -> None:
         super().__init__()
@@ -159,7 +160,7 @@ class TiedHead(nn.Module):
 
 
 class ParametersOnly(nn.Module):
-    """No submodule at all, all the work in operators."""
+    """No submodules: all the work is in operators."""
 
     def __init__(self, i: int, o: int) -> None:
         super().__init__()
@@ -178,7 +179,7 @@ block = nn.Linear(i, i)
 BAG = ints(1, 2, 3, 4, 5, 6), ints(0, 2)
 
 CASES = [
-    # thop#98, ptflops#106: a module called twice works twice, under one name or two; its parameters are there once.
+    # thop#98, ptflops#106: a module called twice does its work twice, under one name or two; its parameters count once.
     Case("aliased", Twice(i), f(b, i), macs=2 * b * i * i, params=i * i + i),
     Case("called-in-a-loop", nn.Sequential(*[block] * 9), f(b, i), macs=9 * b * i * i, params=i * i + i),
     Case(
@@ -198,7 +199,7 @@ CASES = [
     Case(
         "never-called", of(lambda m, x: m.used(x), used=nn.Linear(i, o), spare=nn.Linear(i, o)), f(b, i), macs=b * i * o
     ),
-    # trl#6708: a lookup is no product; the head that shares its weight is one, and the weight is there once.
+    # trl#6708: a lookup is not a product. The head that shares its weight is a product, and the weight counts once.
     Case("embedding", nn.Embedding(vocabulary, i), ints([1, 2, 3], [4, 5, 6]), macs=0, flops=0, params=vocabulary * i),
     Case(
         "tied-head",
@@ -207,7 +208,7 @@ CASES = [
         macs=(2 * 3) * i * vocabulary,
         params=vocabulary * i,
     ),
-    # A bag of 2 and one of 4 rows, i wide: (2 - 1) + (4 - 1) adds for each column, no products.
+    # A bag of 2 rows and one of 4, i wide: (2 - 1) + (4 - 1) adds per column, no products.
     Case("bag", nn.EmbeddingBag(vocabulary, i, mode="sum"), BAG, macs=0, flops=4 * i),
     Case(
         "bag-function",

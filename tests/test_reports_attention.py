@@ -31,7 +31,7 @@ def linear_attention(m: Any, q: torch.Tensor, k: torch.Tensor, value: torch.Tens
 
 
 def windowed(m: Any, x: torch.Tensor) -> torch.Tensor:
-    """Windows of 2 x 2, as a Swin transformer has them, of an image of 4 x 6."""
+    """Windows of 2 x 2 of a 4 x 6 image, as in a Swin transformer."""
     windows = x.view(b, 2, 2, 3, 2, d).permute(0, 1, 3, 2, 4, 5).reshape(-1, 4, d)
     return F.scaled_dot_product_attention(windows, windows, windows)
 
@@ -50,7 +50,7 @@ def masked(mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 FUSED = SCORES * (d + v)  # every query meets every key: d for the score, v for the value
 ROWS = b * h * n
-# Per score d multiplies, d-1 adds, 1 scale, an exp and a divide; per row of scores s-1 adds; per output s and s-1.
+# Per score: d multiplies, d-1 adds, 1 scale, an exp and a divide. Per row of scores: s-1 adds. Per output: s multiplies, s-1 adds.
 FUSED_FLOPS = SCORES * (2 * d - 1 + 1 + 2) + ROWS * (s - 1) + ROWS * v * (2 * s - 1)
 KEPT = torch.ones(n, s, dtype=torch.bool).tril()
 
@@ -79,7 +79,7 @@ CASES = [
         macs=2 * b * h * n * d * v,
     ),
     Case("windows", of(windowed), f(b, 4 * 6, d), macs=(b * 2 * 3) * (4 * 4) * (d + d)),
-    # pytorch#195460, VMamba#296, calflops#48, torch_flops#11, #23: the fused call is those products, whatever the mask.
+    # pytorch#195460, VMamba#296, calflops#48, torch_flops#11, #23: the fused call counts as those products, whatever the mask.
     Case("fused", sdpa(), qkv(b, h), macs=FUSED, flops=FUSED_FLOPS),
     Case(
         "fused-by-name",
@@ -106,7 +106,7 @@ CASES = [
     Case("fused-one-head", sdpa(), qkv(b), macs=b * n * s * (d + v)),
     Case("fused-unbatched", sdpa(), qkv(), macs=n * s * (d + v)),
     Case("fused-half", sdpa(), tuple(t.bfloat16() for t in qkv(b, h)), macs=FUSED, flops=FUSED_FLOPS),
-    # Six heads of queries, in groups of three that share a head of keys and values: every query meets its s keys.
+    # Six query heads in groups of three, each sharing one head of keys and values: every query meets its s keys.
     Case(
         "fused-gqa", sdpa(enable_gqa=True), (f(b, 6, n, d), f(b, 2, s, d), f(b, 2, s, v)), macs=b * 6 * n * s * (d + v)
     ),
@@ -116,7 +116,7 @@ CASES = [
         (f(b, h, n, d), f(b, 1, s, d), f(b, 1, s, v)),
         macs=FUSED,
     ),
-    # calflops#48: twice the sequence is four times the attention.
+    # calflops#48: twice the sequence length is four times the attention.
     Case("fused-twice-as-long", sdpa(), (f(b, h, 2 * n, d), f(b, h, 2 * s, d), f(b, h, 2 * s, v)), macs=4 * FUSED),
 ]
 

@@ -1,4 +1,4 @@
-"""Reports of convolutions, their transposes, and torchvision's operators on regions and deformed grids."""
+"""Reports of convolutions, transposed convolutions, and torchvision's operators on regions and deformed grids."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ b, i, o, g = 2, 6, 9, 3  # batch, channels in and out, groups
 H, W = 11, 13
 kh, kw = 3, 5
 WINDOW = kh * kw
-TRANSPOSED = b * i * H * W * WINDOW  # each input meets its weights for every output channel of its group
+TRANSPOSED = b * i * H * W * WINDOW  # each input meets its weights once for every output channel of its group
 
 
 def unfolded(m: Any, x: torch.Tensor) -> torch.Tensor:
@@ -39,7 +39,7 @@ regions = torch.cat([torch.tensor([[0.0], [0.0], [1.0]]), boxes], 1)
 x = f(b, i, H, W)
 
 CASES = [
-    # ptflops#9, thop#8, #34, #41, fvcore#45: i/g channels of kh*kw meet in every output.
+    # ptflops#9, thop#8, #34, #41, fvcore#45: every output is i/g channels of kh*kw products.
     # (11 + 2*1 - 3)//2 + 1 = 6 high, 13 + 2*2 - 5 + 1 = 13 wide.
     Case(
         "strided",
@@ -55,7 +55,7 @@ CASES = [
         macs=b * o * (9 * 9) * i * WINDOW,
         flops=b * o * 81 * (2 * i * WINDOW - 1),
     ),
-    # A complex product is 4 multiplies and 2 adds, a complex sum 2 adds.
+    # A complex product is 4 multiplies and 2 adds; a complex sum is 2 adds.
     Case(
         "complex",
         nn.Conv2d(i, o, (kh, kw), dtype=torch.complex64),
@@ -74,7 +74,7 @@ CASES = [
     ),
     # 11 - 2*2 = 7 high, 13 - 3*4 = 1 wide.
     Case("dilated", nn.Conv2d(i, o, (kh, kw), dilation=(2, 3)), x, macs=b * o * (7 * 1) * i * WINDOW),
-    # flops-profiler#7, DeepSpeed#2414: padding in words.
+    # flops-profiler#7, DeepSpeed#2414: padding as a string.
     Case("same", nn.Conv2d(i, o, (kh, kw), padding="same"), x, macs=b * o * (H * W) * i * WINDOW),
     Case("same-dilated", nn.Conv2d(i, o, (kh, 4), padding="same", dilation=2), x, macs=b * o * (H * W) * i * kh * 4),
     Case("valid", nn.Conv2d(i, o, (kh, kw), padding="valid"), x, macs=b * o * (9 * 9) * i * WINDOW),
@@ -86,7 +86,7 @@ CASES = [
     ),
     Case("reflected", nn.Conv2d(i, o, 3, padding=2, padding_mode="reflect"), x, macs=b * o * (13 * 15) * i * 9),
     Case("unbatched", nn.Conv2d(i, o, (kh, kw)), f(i, H, W), macs=o * (9 * 9) * i * WINDOW),
-    # DeepSpeed#1949: a negative count of nn.Conv1d.
+    # DeepSpeed#1949: a negative count for nn.Conv1d.
     Case("conv1d", nn.Conv1d(i, o, 5, 2, padding=1), f(b, i, 17), macs=b * o * 8 * i * 5),
     Case("conv1d-causal", nn.Conv1d(i, i, 4, padding=3, groups=i), f(b, i, 17), macs=b * i * 20 * 4),
     Case("conv3d", nn.Conv3d(i, o, (2, 3, 5), groups=g), f(b, i, 3, 7, 11), macs=b * o * (2 * 5 * 7) * (i // g) * 30),
@@ -112,7 +112,7 @@ CASES = [
         x,
         macs=b * i * (H * W) * o * 4,
     ),
-    # Twice the size: without overlap every output is i products and a bias.
+    # Doubles the size without overlap: every output is i products and a bias.
     Case(
         "transposed-doubling",
         nn.ConvTranspose2d(i, o, 2, 2),
@@ -134,7 +134,7 @@ CASES = [
         x,
         macs=TRANSPOSED * (o // g),
     ),
-    # (11 - 3)//2 + 1 = 5 by (13 - 3)//2 + 1 = 6 in between.
+    # In between: (11 - 3)//2 + 1 = 5 by (13 - 3)//2 + 1 = 6.
     Case(
         "u-shaped",
         of(u_shaped, down=nn.Conv2d(i, o, 3, 2), up=nn.ConvTranspose2d(o, i, 3, 2)),
@@ -156,14 +156,14 @@ CASES = [
         x.to(memory_format=torch.channels_last),
         macs=b * o * (9 * 11) * i * 9,
     ),
-    # fvcore#121, thop#153, mmdetection#8727, EDVR#182: a deformable convolution is one, on samples.
+    # fvcore#121, thop#153, mmdetection#8727, EDVR#182: a deformable convolution is a convolution of sampled inputs.
     Case(
         "deformable",
         of(deformed, weight=f(o, i, 3, 3), bias=f(o)),
         (x, f(b, 2 * 9, H, W)),
         macs=b * o * (H * W) * i * 9,
     ),
-    # Samples of 4 products and 3 adds, and 1 more for the mask; then the convolution with its bias.
+    # A sample is 4 products and 3 adds, and 1 more for the mask. Then comes the convolution with its bias.
     Case(
         "deformable-masked-grouped",
         of(deformed, weight=f(o, i // g, 3, 3), bias=f(o)),
@@ -177,7 +177,7 @@ CASES = [
         (x, f(b, 18, 9, 11)),
         macs=b * o * (9 * 11) * i * 9,
     ),
-    # mmdetection#1911, torchprofile#21: 2 x 2 samples of 7 for each of 5 x 7 bins, 3 adds and 1 divide to average them.
+    # mmdetection#1911, torchprofile#21: 2 x 2 samples of 7 operations for each of 5 x 7 bins, averaged by 3 adds and 1 divide.
     Case(
         "roi-align",
         of(lambda m, x, boxes: ops.roi_align(x, boxes, (5, 7), sampling_ratio=2)),
@@ -185,8 +185,8 @@ CASES = [
         macs=0,
         flops=3 * i * (5 * 7) * (4 * 7 + 3 + 1),
     ),
-    # Areas of 3 operations, and every pair of boxes: 4 corners, 2 lengths and their clamps, 1 product, 2 for the union,
-    # 1 quotient, 1 compare.
+    # 3 operations per area. Per pair of boxes: 4 corners, 2 lengths and their clamps, 1 product, 2 for the union, 1 quotient,
+    # 1 compare.
     Case(
         "nms",
         of(lambda m, boxes, scores: ops.nms(boxes, scores, 0.5)),

@@ -1,4 +1,4 @@
-"""Reports of inputs of every make, of forwards whose course depends on values, and of parts that need no gradient."""
+"""Reports of inputs of every type, of forwards that branch on values, and of parts that need no gradient."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def cached_decoding(m: Any, x: torch.Tensor, steps: int) -> torch.Tensor:
 b, i, o, t = 3, 5, 7, 11
 
 CASES = [
-    # ptflops#14, #93, #122; calflops#53, #63; thop PR#164: inputs of every make.
+    # ptflops#14, #93, #122; calflops#53, #63; thop PR#164: inputs of every type.
     Case("two-inputs", of(lambda m, x, y: x @ y), (f(b, i), f(i, o)), macs=b * i * o),
     Case("a-list", of(lambda m, xs: xs[0] @ xs[1]), [f(b, i), f(i, o)], macs=b * i * o),
     Case("a-dict", of(lambda m, batch: batch["x"] @ batch["y"]), {"x": f(b, i), "y": f(i, o)}, macs=b * i * o),
@@ -92,7 +92,7 @@ CASES = [
         (f(b, i), None, True),
         macs=b * i * o,
     ),
-    # pangaea-bench#11: forwards that no symbolic tracer follows.
+    # pangaea-bench#11: forwards that symbolic tracing cannot follow.
     Case(
         "branch-on-a-value",
         of(by_sign, narrow=nn.Linear(i, 2), wide=nn.Linear(i, o)),
@@ -121,14 +121,14 @@ CASES = [
         macs=3 * i * o,
         without=("meta",),
     ),
-    # Every step: a projection i*i, then (2, 3, 4) keys that meet the query, i each, twice.
+    # Every step: a projection of i*i, then the query meets (2, 3, 4) keys, i each, twice.
     Case(
         "a-growing-cache",
         of(cached_decoding, project=nn.Linear(i, i)),
         (f(1, i), 3),
         macs=3 * i * i + (2 + 3 + 4) * 2 * i,
     ),
-    # ptflops#101: a frozen encoder, and one under no_grad or inference_mode, works all the same.
+    # ptflops#101: a frozen encoder, or one under no_grad or inference_mode, does the same work.
     Case("frozen", nn.Sequential(frozen(nn.Linear(i, o)), nn.Linear(o, t)), f(b, i), macs=b * (i * o + o * t)),
     Case(
         "encoder-under-no-grad",

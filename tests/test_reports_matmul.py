@@ -1,4 +1,4 @@
-"""Reports of matrix products in all their spellings: einsum, added and batched forms, complex, integer, sparse, nested, FFT."""
+"""Reports of matrix products in all spellings: einsum, fused with an add, batched, complex, integer, sparse, nested, FFT."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ADDED = {"beta": 0.5, "alpha": 3.0}
 
 
 def einsum(*given: Any, macs: int, flops: int | None = None) -> Case:
-    """A case of torch.einsum, of an equation and operands of these shapes."""
+    """A case of torch.einsum, from an equation and operand shapes."""
     equation, *shapes = given
     model = of(lambda _, *operands: torch.einsum(equation, *operands))
     return Case(
@@ -31,7 +31,7 @@ def complexes(*shape: int) -> torch.Tensor:
 
 
 def written_out(_: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """A complex product as four real ones."""
+    """A complex product as four real products."""
     real, imaginary = x.real @ y.real - x.imag @ y.imag, x.real @ y.imag + x.imag @ y.real
     return torch.complex(real, imaginary)
 
@@ -41,19 +41,19 @@ def bytes_of(*shape: int) -> torch.Tensor:
 
 
 def sparse(rows: int, columns: int) -> torch.Tensor:
-    """Of four elements. torch up to 2.11 warns that it does not check them, where it is told to check them, too."""
+    """A sparse matrix with four elements. torch up to 2.11 warns that invariants are unchecked even if they are checked."""
     places, values = [[0, 0, 1, 2], [0, 3, 2, 4]], [1.0, 2.0, 3.0, 4.0]
     made = quietly(partial(torch.sparse_coo_tensor, places, values, (rows, columns), check_invariants=True))
     return made.coalesce()  # type: ignore[no-any-return]
 
 
 def compressed(rows: int, columns: int) -> torch.Tensor:
-    """The same by rows."""
+    """The same matrix, compressed by rows."""
     return quietly(sparse(rows, columns).to_sparse_csr)
 
 
 def into(function: Any) -> nn.Module:
-    """The product written into a tensor made for it."""
+    """The product written into an ``out`` tensor."""
     return of(lambda _, x, y: function(x, y, out=torch.empty(*x.shape[:-1], y.shape[-1], device=x.device)))
 
 
@@ -80,7 +80,7 @@ EINSUMS = [
     einsum("...mk,kn->...mn", (2, 3, m, k), (k, n), macs=(2 * 3) * m * n * k),
     einsum("...mk,...kn->...mn", (b, 1, m, k), (l, k, n), macs=b * l * m * n * k),
     einsum("bhnd,bhsd->bhns", (b, 3, n, k), (b, 3, l, k), macs=b * 3 * n * l * k),
-    # A diagonal is a view, a transposition too; a sum has adds alone.
+    # A diagonal is a view, and so is a transposition; a sum is adds only.
     einsum("kk->k", (k, k), macs=0, flops=0),
     einsum("kk->", (k, k), macs=0, flops=k - 1),
     einsum("mk->km", (m, k), macs=0, flops=0),
@@ -89,13 +89,13 @@ EINSUMS = [
     # Two products, one after the other.
     einsum("mk,kn,nl->ml", (m, k), (k, n), (n, l), macs=m * k * n + m * n * l),
     einsum("bk,okn,bn->bo", (b, k), (m, k, n), (b, n), macs=b * m * n * k + b * m * n),
-    # j is summed before the product, which it is no part of: m*k*(l-1) adds.
+    # j is not part of the product: it is summed first, with m*k*(l-1) adds.
     einsum("mkj,kn->mn", (m, k, l), (k, n), macs=m * n * k, flops=m * k * (l - 1) + m * n * (2 * k - 1)),
     Case("einsum-by-lists", of(lambda _, x, y: torch.einsum(x, [0, 1], y, [1, 2], [0, 2])), (X, Y), macs=m * n * k),
 ]
 
 CASES = [
-    # thop#197, ptflops#77, torch_flops' README: every way to write a product.
+    # thop#197, ptflops#77, torch_flops's README: every way to write a product.
     Case("operator", of(lambda _, x, y: x @ y), (X, Y), macs=m * n * k, flops=m * n * (2 * k - 1)),
     Case("reflected", of(lambda _, x, y: torch.Tensor.__rmatmul__(y, x)), (X, Y), macs=m * n * k),
     Case("broadcast", of(lambda _, x, y: x @ y), (f(b, 1, m, k), f(l, k, n)), macs=b * l * m * n * k),
@@ -109,7 +109,7 @@ CASES = [
     Case("outer", of(lambda _, x, y: torch.outer(x, y)), (W, V), macs=m * k, flops=m * k),
     Case("kron", of(lambda _, x, y: torch.kron(x, y)), (X, f(n, l)), macs=m * k * n * l, flops=m * k * n * l),
     Case("bmm", of(lambda _, x, y: x.bmm(y)), (BX, BY), macs=b * m * n * k),
-    # The scaled input and the scaled product: 1 multiply each per output, and 1 add.
+    # The input and the product are each scaled: 2 multiplies per output, and 1 add.
     Case(
         "addmm",
         of(lambda _, c, x, y: torch.addmm(c, x, y, **ADDED)),
@@ -127,7 +127,7 @@ CASES = [
         macs=b * m * n * k,
         flops=b * m * n * (2 * k + 2),
     ),
-    # The products of the batch are summed: b*k products per output.
+    # The batch's products are summed: b*k products per output.
     Case(
         "addbmm",
         of(lambda _, c, x, y: torch.addbmm(c, x, y)),
@@ -144,7 +144,7 @@ CASES = [
         (f(k, m, n), f(n, l, k)),
         macs=m * l * (k * n),
     ),
-    # A dim of 1 broadcasts: the other is summed over it first, k-1 adds for each of m.
+    # A dim of 1 broadcasts: the other operand is summed over it first, with k-1 adds for each of m.
     Case(
         "tensordot-broadcast",
         of(lambda _, x, y: torch.tensordot(x, y, ([1], [0]))),
@@ -152,7 +152,7 @@ CASES = [
         macs=m * n,
         flops=m * (k - 1) + m * n,
     ),
-    # Each of l outputs is x w y: n sums over k, one over n.
+    # Each of the l outputs is x w y: n sums over k, one over n.
     Case("bilinear", nn.Bilinear(k, n, l), (f(b, k), f(b, n)), macs=b * l * (n * k + n)),
     Case(
         "bilinear-function",
@@ -160,7 +160,7 @@ CASES = [
         (f(b, k), f(b, n), f(l, k, n)),
         macs=b * l * (n * k + n),
     ),
-    # (11 x 2)(2 x 13)(13 x 3): the right product first, 2*13*3, is 11*2*3 more; the left one would be 11*2*13 + 11*13*3.
+    # (11 x 2)(2 x 13)(13 x 3): right product first is 2*13*3 + 11*2*3; left first would be 11*2*13 + 11*13*3.
     Case(
         "multi-dot",
         of(lambda _, *xs: torch.linalg.multi_dot(xs)),
@@ -174,7 +174,7 @@ CASES = [
         macs=2 * 13 * 3 + 11 * 2 * 3,
     ),
     Case("matrix-power", of(lambda _, x: torch.linalg.matrix_power(x, 3)), f(k, k), macs=2 * k * k * k),
-    # Distances: k differences, k squares, k-1 sums and a root; no product of matrices is written.
+    # Distances: k differences, k squares, k-1 sums and a root; no matrix product.
     Case("cdist", of(lambda _, x, y: torch.cdist(x, y)), (X, f(n, k)), macs=0, flops=m * n * (k + k + (k - 1) + 1)),
     # In place, and into a given tensor.
     Case("imatmul", of(lambda _, x, y: operator.imatmul(x.clone(), y)), (f(m, k), f(k, k)), macs=m * k * k),
@@ -183,7 +183,7 @@ CASES = [
     Case("mm-out", into(torch.mm), (X, Y), macs=m * n * k),
     Case("matmul-out", into(torch.matmul), (BX, Y), macs=b * m * n * k),
     Case("bmm-out", into(torch.bmm), (BX, BY), macs=b * m * n * k),
-    # tensorflow#27266: a complex product is 4 multiplies and 2 adds, a complex sum 2 adds.
+    # tensorflow#27266: a complex product is 4 multiplies and 2 adds; a complex sum is 2 adds.
     Case(
         "complex",
         of(lambda _, x, y: x @ y),
@@ -205,9 +205,9 @@ CASES = [
         macs=4 * m * n * k,
         flops=m * n * (6 * k + 2 * (k - 1)),
     ),
-    # torch makes the real vector complex before it multiplies.
+    # torch converts the real vector to complex before it multiplies.
     Case("complex-outer", of(lambda _, v, w: torch.outer(v, w)), (complexes(m), f(n)), macs=4 * m * n, flops=6 * m * n),
-    # thop#202, Q-ViT#8: integers multiply and add too, but their operations are no FLOPs.
+    # thop#202, Q-ViT#8: integers multiply and add too, but their operations are not FLOPs.
     Case(
         "int8",
         of(lambda _, x, y: torch._int_mm(x, y)),
@@ -218,7 +218,7 @@ CASES = [
     Case(
         "int64", of(lambda _, x, y: x @ y), (torch.ones(m, k).long(), torch.ones(k, n).long()), macs=m * n * k, flops=0
     ),
-    # thop#129, ptflops#71, PyG#1020: a sparse matrix multiplies what it holds, 4 elements by every column.
+    # thop#129, ptflops#71, PyG#1020: a sparse matrix multiplies only the elements that it holds, 4 for every column.
     Case("sparse-mm", of(lambda _, a, x: torch.sparse.mm(a, x)), (sparse(m, k), Y), macs=4 * n, without=("meta",)),
     Case("sparse-operator", of(lambda _, a, x: a @ x), (sparse(m, k), Y), macs=4 * n, without=("meta",)),
     Case("sparse-csr", of(lambda _, a, x: a @ x), (compressed(m, k), Y), macs=4 * n, without=("meta",)),
@@ -230,15 +230,15 @@ CASES = [
         macs=4 * n,
         without=("meta",),
     ),
-    # Nested tensors hold their parts: 3 and 8 rows.
+    # A nested tensor with parts of 3 and 8 rows.
     Case(
         "nested-linear", of(jagged, linear=nn.Linear(k, n)), (f(3, k), f(8, k)), macs=(3 + 8) * k * n, without=("meta",)
     ),
-    # GFNet#3, #12, #15: 5 N log2 N for N complex points, half of it for real ones; no products of matrices.
+    # GFNet#3, #12, #15: 5 N log2 N for N complex points, half of it for real ones; no matrix product.
     Case("fft", of(lambda _, x: torch.fft.fft(x)), complexes(m, 16), macs=0, flops=m * 5 * 16 * 4),
     Case("fft-of-reals", of(lambda _, x: torch.fft.rfft(x)), f(m, 16), macs=0, flops=m * 5 * 16 * 4 // 2),
     Case("fft2", of(lambda _, x: torch.fft.fft2(x)), complexes(m, 8, 16), macs=0, flops=m * 5 * (8 * 16) * 7),
-    # There and back, and between them 6 for each of the 8 * 9 complex points that are kept.
+    # Forward and inverse FFT, and 6 operations for each of the 8 * 9 complex points kept between them.
     Case(
         "fourier-filter",
         of(fourier_filter, filter=f(8, 9, 2)),

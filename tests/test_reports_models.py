@@ -1,4 +1,4 @@
-"""Reports of whole kinds of models, at their smallest: routed experts, adapters, graphs, state spaces, optimizers, quantized."""
+"""Reports of whole kinds of models, at minimal size: routed experts, adapters, graphs, state spaces, optimizers, quantized."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def expert() -> nn.Module:
 
 
 class Routed(nn.Module):
-    """A mixture of experts, each run on the tokens that chose it, two for each token."""
+    """A mixture of experts, each run on the tokens routed to it, two experts per token."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Routed(nn.Module):
 
 
 class Assigned(nn.Module):
-    """The same with one expert for each token, which is given; an expert without tokens is not run."""
+    """The same with one given expert per token; an expert without tokens is not run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ def grouped(m: Any, x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
 
 
 class LoRA(nn.Module):
-    """A frozen layer and beside it two of a low rank."""
+    """A frozen layer with two low-rank layers in parallel."""
 
     def __init__(self, i: int, o: int, r: int) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class LoRA(nn.Module):
 
 
 class GraphLayer(nn.Module):
-    """Messages along edges, summed where they arrive."""
+    """Messages along edges, summed at their destination."""
 
     def __init__(self, i: int, o: int) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class GraphLayer(nn.Module):
 
 
 class Scan(nn.Module):
-    """A selective state space in Python: n states for each of d channels."""
+    """A selective state space model in Python: n states for each of d channels."""
 
     def __init__(self, d: int, n: int, k: int) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class Scan(nn.Module):
 
 
 class TrainsItself(nn.Module):
-    """A step of an optimizer within the forward, as in test-time training; the gradient is given."""
+    """An optimizer step inside the forward, as in test-time training; the gradient is an input."""
 
     def __init__(self, optimizer: type[torch.optim.Optimizer], **options: Any) -> None:
         super().__init__()
@@ -136,19 +136,19 @@ def squeezed(m: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 def nearest(m: Any, x: torch.Tensor) -> torch.Tensor:
-    """A codebook's entry for each token, by |x|^2 - 2 x c + |c|^2."""
+    """The nearest codebook entry for each token, by |x|^2 - 2 x c + |c|^2."""
     distances = x.pow(2).sum(-1, keepdim=True) - 2 * x @ m.codes.mT + m.codes.pow(2).sum(-1)
     return F.embedding(distances.argmin(-1), m.codes)
 
 
-ROUTER, EXPERT = t * d * e, 2 * d * w  # of all tokens; of one token
+ROUTER, EXPERT = t * d * e, 2 * d * w  # for all tokens; for one token
 edges = ints([0, 1, 2, 3, 3, 1], [1, 2, 3, 0, 2, 0])
 
 CASES = [
-    # prime-rl PR#803, ArcticTraining PR#289, OLMo-core PR#511: the tokens that are routed, not all tokens times all experts.
+    # prime-rl PR#803, ArcticTraining PR#289, OLMo-core PR#511: count the routed tokens, not all tokens times all experts.
     Case("experts-by-value", Routed(), f(t, d), macs=ROUTER + 2 * t * EXPERT, without=("meta",)),
     Case("experts-given", Assigned(), (f(t, d), ints(0, 2, 2, 0, 2, 2, 2)), macs=t * EXPERT, without=("meta",)),
-    # VeOmni PR#125: experts in one call; 16 tokens in two groups, of 5 and of 11.
+    # VeOmni PR#125: experts in one call; 16 tokens in two groups of 5 and 11.
     Case(
         "experts-grouped",
         of(grouped, weights=f(2, 16, 24).bfloat16()),
@@ -168,7 +168,7 @@ CASES = [
     ),
     # mamba#110, LocalMamba#36, VMamba#296: 9 steps, convolved with 8 + 4 windows; n products for each channel's output.
     Case("state-space", Scan(d, 3, 4), f(2, d, 9), macs=2 * d * 4 * (9 + 3) + 2 * 9 * d * (2 * 3 + d) + 2 * 9 * d * 3),
-    # pytorch#69782: a step is 1 multiply and 1 add for each weight, and no product of matrices.
+    # pytorch#69782: an optimizer step is 1 multiply and 1 add per weight, not a matrix product.
     Case(
         "optimizer-sgd",
         TrainsItself(torch.optim.SGD),
@@ -184,7 +184,7 @@ CASES = [
         flops=t * w * (2 * d - 1) + 2 * w * d,
     ),
     Case("optimizer-adamw", TrainsItself(torch.optim.AdamW), (f(t, d), f(w, d)), macs=t * d * w),
-    # thop#197, Restormer#42: pieces of well-known models.
+    # thop#197, Restormer#42: parts of well-known models.
     Case("patches", of(patches, embed=nn.Linear(3 * 16, d)), f(2, 3, 12, 8), macs=2 * (3 * 2) * 48 * d),
     Case("squeeze-excite", of(squeezed, gate=nn.Linear(d, d)), f(2, d, 4, 6), macs=2 * d * d),
     Case(
@@ -200,7 +200,7 @@ CASES = [
         f(1, d, 4, 6),
         macs=(4 * d) * (4 * 6) * d * 9,
     ),
-    # thop#202: 8-bit weights multiply as many numbers.
+    # thop#202: 8-bit weights are multiplied just as often.
     Case(
         "quantized-dynamic",
         nn.Sequential(quietly(torch.ao.nn.quantized.dynamic.Linear, d, w)),

@@ -1,4 +1,4 @@
-"""Reports of modules that are not what their class says: subclassed, patched, wrapped, recursive, called by another method."""
+"""Reports of modules that differ from their class: subclassed, patched, wrapped, recursive, or called by another method."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ b, i, o, r, t = 3, 5, 7, 2, 11
 
 
 class Renamed(nn.Linear):
-    """A linear layer by another name."""
+    """A linear layer under another name."""
 
 
 class WithAdapter(nn.Linear):
-    """A linear layer that does more than one."""
+    """A linear layer that does more work than one."""
 
     def __init__(self, i: int, o: int, r: int) -> None:
         super().__init__(i, o)
@@ -40,14 +40,14 @@ class Standardized(nn.Conv2d):
 
 
 class Identity(nn.Linear):
-    """A linear layer that does nothing."""
+    """A linear layer that computes nothing."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x
 
 
 class Coded(nn.Module):
-    """Its work is in methods of its own."""
+    """Its work is in its own methods."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,11 +77,11 @@ class Tree(nn.Module):
 
 
 class Labelled(torch.Tensor):
-    """A user's own kind of tensor."""
+    """A user's own tensor class."""
 
 
 class Meter(nn.Module):
-    """A wrapper that keeps what it saw."""
+    """A wrapper that stores what it saw."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class Meter(nn.Module):
 
 
 def patched() -> nn.Module:
-    """As adapters are put into a model that is there: the instance gets another forward."""
+    """A module patched with an adapter: the instance gets another forward."""
     linear = nn.Linear(i, o)
     linear.a, linear.b = nn.Parameter(f(r, i)), nn.Parameter(f(o, r))
     plain = linear.forward
@@ -123,7 +123,7 @@ def rows(m: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 def power(x: torch.Tensor, n: int) -> torch.Tensor:
-    """By squares: x^5 is (x^2)^2 x."""
+    """By squaring: x^5 is (x^2)^2 x."""
     if n == 1:
         return x
     half = power(x, n // 2)
@@ -139,16 +139,16 @@ X, Y = f(b, i), f(i, o)
 ADAPTED = b * (i * o + i * r + r * o)
 
 CASES = [
-    # thop#89, flopth#5: the class is not the one in the table, the work is the same.
+    # thop#89, flopth#5: the class is not the one in the table, but the work is the same.
     Case("renamed", Renamed(i, o), X, macs=PRODUCT),
     Case("adapted", WithAdapter(i, o, r), X, macs=ADAPTED),
     Case("does-nothing", nn.Sequential(Identity(i, o)), X, macs=0, flops=0),
     # 3 x 3 x 2 windows in 4 x 5 outputs.
     Case("standardized", Standardized(2, o, 3), f(b, 2, 6, 7), macs=b * o * (4 * 5) * 2 * 9),
-    # calflops#30, thop#194: adapters are patched into the instance.
+    # calflops#30, thop#194: adapters patched into the instance.
     Case("patched", nn.Sequential(patched()), X, macs=ADAPTED, without=("meta",)),
     Case("replaced", replaced(), X, macs=0, flops=b * i, without=("meta",)),
-    # Twice the rows reach the layer.
+    # Twice as many rows reach the layer.
     Case("pre-hook", widened(nn.Linear(i, o)), X, macs=2 * PRODUCT),
     Case("other-methods", of(lambda m, x: m.coder.decode(m.coder.encode(x)), coder=Coded()), X, macs=2 * b * i * r),
     Case("bypassed-call", of(lambda m, x: m.l.forward(x), l=nn.Linear(i, o)), X, macs=PRODUCT),
@@ -173,7 +173,7 @@ CASES = [
         X,
         macs=b * (i * r + r * o),
     ),
-    # torch_flops' README: a function is one, whichever way it is reached.
+    # torch_flops's README: a function is the same however it is reached.
     Case("unbound-method", of(lambda m, x, y: torch.Tensor.matmul(x, y)), (X, Y), macs=PRODUCT),
     Case("operator-of-aten", of(lambda m, x, y: torch.ops.aten.mm(x, y)), (X, Y), macs=PRODUCT),
     Case("operator-of-aten-overload", of(lambda m, x, y: torch.ops.aten.mm.default(x, y)), (X, Y), macs=PRODUCT),
@@ -197,11 +197,11 @@ CASES = [
         f(b, 1, 4),
         macs=b * 4 * 4 * 4 + 2 * b * b * 4,
     ),
-    # A tensor's class is no part of its work.
+    # A tensor's class does not affect its work.
     Case("own-tensor", of(lambda m, x: x.as_subclass(Labelled) @ m.w, w=Y), X, macs=PRODUCT),
     Case("own-tensor-given", of(lambda m, x: x @ m.w, w=Y), X.as_subclass(Labelled), macs=PRODUCT, without=("meta",)),
     Case("buffer", of(lambda m, x: F.linear(x, m.l.weight.detach()), l=nn.Linear(i, o)), X, macs=PRODUCT),
-    # A weight made of another layer's output, one for each sample.
+    # A weight computed by another layer, one for each sample.
     Case(
         "dynamic-weights",
         of(lambda m, x: torch.bmm(m.l(x).view(b, o, i), x[..., None]), l=nn.Linear(i, o * i)),

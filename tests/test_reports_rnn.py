@@ -11,12 +11,12 @@ from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_s
 
 from tests.test_reports import Case, check, every_way, f, of
 
-b, t, i, h, p = 3, 4, 5, 11, 2  # batch, steps, widths of input, of hidden state and of its projection
-LSTM, GRU, RNN = 4, 3, 1  # gates, each with a matrix for the input and one for the state
+b, t, i, h, p = 3, 4, 5, 11, 2  # batch, steps, widths of the input, the hidden state and its projection
+LSTM, GRU, RNN = 4, 3, 1  # gates, each with one matrix for the input and one for the state
 
 
 def step(gates: int, width: int) -> int:
-    """One step of one layer in one direction: the input's product and the state's, for every gate."""
+    """One step of one layer in one direction: a product with the input and one with the state, for every gate."""
     return gates * (width * h + h * h)
 
 
@@ -42,9 +42,9 @@ def by_function(m: Any, x: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
 
 
 x, lengths = f(t, b, i), torch.tensor([2, 4, 1])
-PACKED = 2 + 4 + 1  # steps that there are
-# i, f, g, o and tanh(c) are 5 functions; f*c + i*g and o*tanh(c) are 3 products and 1 sum; each of the 4 gates adds its two
-# products, and two biases.
+PACKED = 2 + 4 + 1  # steps that exist
+# i, f, g, o and tanh(c) are 5 functions; f*c + i*g and o*tanh(c) are 3 products and 1 sum. Each of the 4 gates adds its two
+# products and two biases.
 LSTM_FLOPS = LSTM * h * ((2 * i - 1) + (2 * h - 1) + 1 + 2) + h * (5 + 3 + 1)
 
 CASES = [
@@ -68,7 +68,7 @@ CASES = [
     Case("lstm-with-state", nn.LSTM(i, h), (x, (f(1, b, h), f(1, b, h))), macs=t * b * step(LSTM, i)),
     Case("lstm-layers", nn.LSTM(i, h, 3, dropout=0.5), x, macs=t * b * (step(LSTM, i) + 2 * step(LSTM, h))),
     Case("lstm-bidirectional", nn.LSTM(i, h, bidirectional=True), x, macs=t * b * 2 * step(LSTM, i)),
-    # The second layer's input is both directions' state.
+    # The second layer's input is the state of both directions.
     Case(
         "lstm-layers-bidirectional",
         nn.LSTM(i, h, 2, bidirectional=True),
@@ -99,7 +99,7 @@ CASES = [
         x,
         macs=t * b * (step(RNN, i) + step(RNN, h)),
     ),
-    # Packed sequences have as many steps as they have rows.
+    # A packed sequence has as many steps as rows.
     Case(
         "lstm-packed-input",
         of(lambda m, packed: m.rnn(packed)[1], rnn=nn.LSTM(i, h)),
@@ -135,7 +135,7 @@ CASES = [
         macs=PACKED * projected(i),
         without=("meta",),
     ),
-    # A cell is a step.
+    # A cell is one step.
     Case("lstm-cell", of(looped, cell=nn.LSTMCell(i, h)), x, macs=t * b * step(LSTM, i), flops=t * b * LSTM_FLOPS),
     Case("gru-cell", of(looped, cell=nn.GRUCell(i, h)), x, macs=t * b * step(GRU, i)),
     Case("rnn-cell", of(looped, cell=nn.RNNCell(i, h, nonlinearity="relu")), x, macs=t * b * step(RNN, i)),

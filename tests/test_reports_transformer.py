@@ -1,4 +1,4 @@
-"""Reports of nn.MultiheadAttention and of PyTorch's own transformer layers, in every shape of their arguments."""
+"""Reports of nn.MultiheadAttention and PyTorch's own transformer layers, with every kind of arguments."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def attended(queries: int, keys: int) -> int:
 
 
 def self_attended(tokens: int) -> int:
-    """Per sample: projections to query, key, value and out, and the attention."""
+    """Per sample: the query, key, value and output projections, and the attention."""
     return 4 * tokens * e * e + attended(tokens, tokens)
 
 
 def cross_attended(queries: int, keys: int) -> int:
-    """Per sample: query and out are projected for each query, key and value for each key."""
+    """Per sample: query and output projections for each query, key and value projections for each key."""
     return 2 * queries * e * e + 2 * keys * e * e + attended(queries, keys)
 
 
@@ -46,7 +46,7 @@ ENCODER = SELF + HIDDEN  # per sample
 DECODER = SELF + CROSS + HIDDEN
 
 CASES = [
-    # thop#197, torchinfo#226, olmoearth_pretrain#605: projections and both products, with the weights or without.
+    # thop#197, torchinfo#226, olmoearth_pretrain#605: projections and both products, with or without the weights.
     Case("mha", mha(batch_first=True), (FIRST, FIRST, FIRST), macs=b * SELF, params=4 * e * e + 4 * e),
     Case("mha-without-weights", mha(batch_first=True), (FIRST, FIRST, FIRST), {"need_weights": False}, macs=b * SELF),
     Case(
@@ -70,7 +70,7 @@ CASES = [
         (LATER, f(s, b, vk), f(s, b, vv)),
         macs=b * (2 * n * e * e + s * vk * e + s * vv * e + attended(n, s)),
     ),
-    # One more key and value, not projected.
+    # One extra key and value, not projected.
     Case("mha-bias-kv", mha(add_bias_kv=True), (LATER, LATER_KEYS, LATER_KEYS), macs=b * (CROSS + attended(n, 1))),
     Case("mha-zero-attn", mha(add_zero_attn=True), (LATER, LATER_KEYS, LATER_KEYS), macs=b * (CROSS + attended(n, 1))),
     Case("mha-mask", mha(), (LATER, LATER, LATER), {"attn_mask": CAUSAL}, macs=b * SELF),
@@ -90,7 +90,7 @@ CASES = [
         FIRST,
         macs=b * SELF,
     ),
-    # svit#5, pytorch#126268: the fast path of an encoder layer is one operator; the count is that of its parts.
+    # svit#5, pytorch#126268: an encoder layer's fast path is one operator; it counts like its parts.
     Case("encoder-layer", layer(), FIRST, macs=b * ENCODER),
     Case("encoder-layer-sequence-first", layer(batch_first=False), LATER, macs=b * ENCODER),
     Case("encoder-layer-norm-first", layer(norm_first=True, activation="gelu"), FIRST, macs=b * ENCODER),
@@ -98,7 +98,7 @@ CASES = [
     Case("encoder-layer-unbatched", layer(), f(n, e), macs=ENCODER),
     Case("encoder-layer-no-bias", layer(bias=False), FIRST, macs=b * ENCODER),
     Case("encoder-layer-masked", layer(), FIRST, {"src_mask": CAUSAL, "is_causal": True}, macs=b * ENCODER),
-    # Two layers; the tokens that the mask leaves out are in the tensor and count.
+    # Two layers. Tokens that the mask leaves out are still in the tensor and count.
     Case("encoder", nn.TransformerEncoder(layer(), 2), FIRST, macs=2 * b * ENCODER),
     Case(
         "encoder-padded",

@@ -50,14 +50,14 @@ def jacobian(strategy: str = "reverse-mode") -> Any:
 
 
 class Halved(nn.Module):
-    """A parametrization that computes nothing but halves."""
+    """A parametrization that only halves."""
 
     def forward(self, weight: torch.Tensor) -> torch.Tensor:
         return weight / 2
 
 
 class LowRank(nn.Module):
-    """W + B A, as LoRA merges its matrices into a weight."""
+    """W + B A: the merged weight of LoRA."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -133,16 +133,17 @@ def under_autocast(m: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 LINEAR = b * i * o
-NOT_ON_META = ("meta",)  # their values are read, or what is scripted cannot be copied there
+# Their values are read, or their scripted part cannot be copied there.
+NOT_ON_META = ("meta",)
 
 VERSION = [int(number) for number in torch.__version__.split(".")[:2]]
 OLD = ["scan"] * (VERSION <= [2, 11]) + ["map"] * (VERSION <= [2, 10])
-"""The cases that an older torch computes otherwise: its scan calls the function once more, to find shapes."""
+"""Cases that an older torch computes differently: its scan calls the function once more to find shapes."""
 NOT_IN_INFERENCE = ("inference",) if VERSION <= [2, 11] else ()
 """An older torch.func has no gradients in inference mode."""
 
 CASES = [
-    # DeepSpeed PR#3362: a checkpointed block is run once in the forward.
+    # DeepSpeed PR#3362: a checkpointed block runs once in the forward.
     Case(
         "checkpointed",
         of(lambda m, x: checkpoint(m.l, x, use_reentrant=False), l=nn.Linear(i, o)),
@@ -164,7 +165,7 @@ CASES = [
         f(b, i),
         macs=3 * b * i * i,
     ),
-    # mamba#110: an autograd.Function is counted from its inside.
+    # mamba#110: an autograd.Function counts as what it does inside.
     Case("autograd-function", of(lambda m, x: Product.apply(x, m.w), w=f(i, o)), f(b, i), macs=LINEAR),
     Case(
         "autograd-function-with-setup", of(lambda m, x: ProductWithSetup.apply(x, m.w), w=f(i, o)), f(b, i), macs=LINEAR
@@ -205,7 +206,7 @@ CASES = [
         macs=LINEAR,
         without=NOT_ON_META,
     ),
-    # torch.func: every sample, and every member of an ensemble of 4, is a product of its own.
+    # torch.func: every sample, and every member of an ensemble of 4, is its own product.
     Case("vmap", of(lambda m, x: torch.vmap(lambda row: m.w @ row)(x), w=f(o, i)), f(b, i), macs=LINEAR),
     Case("vmap-of-a-module", of(lambda m, x: torch.vmap(m.l)(x), l=nn.Linear(i, o)), f(b, t, i), macs=t * LINEAR),
     Case("vmap-of-both", of(lambda m, x, y: torch.vmap(torch.matmul)(x, y)), (f(b, t, i), f(b, i, o)), macs=t * LINEAR),
@@ -224,15 +225,15 @@ CASES = [
         f(b, i),
         macs=LINEAR,
     ),
-    # The forward's product, and its gradient's by x: [b, o] @ [o, i].
+    # The forward's product, and the gradient by x: [b, o] @ [o, i].
     Case("func-grad", of(gradient, w=f(i, o)), f(b, i), macs=2 * LINEAR, without=NOT_IN_INFERENCE),
-    # The value, the input's tangent and the weight's, which is all zeros: torch multiplies it too.
+    # The value, the input's tangent, and the weight's tangent, which torch multiplies although it is all zeros.
     Case("func-jvp", of(tangent, w=f(i, o)), f(b, i), macs=3 * LINEAR, without=NOT_IN_INFERENCE),
-    # Forward-mode AD without functorch: the value, the input's tangent and the weight's, which is all zeros.
+    # Forward-mode AD without functorch: the value, the input's tangent, and the weight's tangent, which is all zeros.
     Case("forward-ad", of(dual, l=nn.Linear(i, o)), f(b, i), macs=3 * LINEAR, without=("inference",)),
     # pytorch#69782: a force field is the gradient of an energy, within the forward: x w, and [b, o] @ [o, i].
     Case("autograd-grad", of(force, w=f(i, o)), f(b, i), macs=2 * LINEAR, without=("inference",)),
-    # Autograd's own vmap: the value, and as many products by the weight as there are outputs; forward, as inputs, and by the
+    # Autograd's own vmap: the value, and one product by the weight per output. In forward mode: one per input, and one by the
     # weight's tangent. In inference mode torch's jacobian is all zeros.
     Case("jacobian", of(jacobian(), l=nn.Linear(i, o)), f(b, i), macs=LINEAR * (1 + b * o), without=("inference",)),
     Case(
@@ -242,7 +243,7 @@ CASES = [
         macs=LINEAR * (1 + b * i + 1),
         without=("inference",),
     ),
-    # calflops#30, ptflops#103: parametrized weights are made anew for each call, and what makes them works too.
+    # calflops#30, ptflops#103: a parametrized weight is recomputed at each call, and computing it is work too.
     Case("parametrized", parametrized(Halved()), f(b, i), macs=LINEAR, flops=2 * LINEAR + i * o),
     Case("lora-merged", parametrized(LowRank()), f(b, i), macs=LINEAR + o * r * i),
     Case("weight-norm", parametrizations.weight_norm(nn.Linear(i, o)), f(b, i), macs=LINEAR),
@@ -256,7 +257,7 @@ CASES = [
         macs=LINEAR,
         without=NOT_ON_META,
     ),
-    # u' W v: o*i products for W v, o for the dot; in training one step of power iteration before, W v and W' u.
+    # u' W v: o*i products for W v, o for the dot. Training first does one power iteration step, W v and W' u.
     Case(
         "spectral-norm",
         parametrizations.spectral_norm(nn.Linear(i, o)),
@@ -284,7 +285,7 @@ CASES = [
     # A lower precision is the same work.
     Case("autocast", of(under_autocast, linear=nn.Linear(i, o)), f(b, i), macs=LINEAR),
     Case("half", nn.Linear(i, o, dtype=torch.bfloat16), f(b, i).bfloat16(), macs=LINEAR, flops=2 * LINEAR),
-    # A hook of the user's is run and counted: a ReLU of each output.
+    # A user's hook is run and counted: a ReLU of each output.
     Case("hooked", hooked(nn.Linear(i, o)), f(b, i), macs=LINEAR, flops=2 * LINEAR + b * o),
 ]
 

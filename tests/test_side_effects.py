@@ -1,4 +1,4 @@
-"""What a user's forward sees of the process while it is counted: all is as it was before the call, and after it."""
+"""While a model is counted, its forward sees the process as it was before the call, and so does the caller afterwards."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CLASSES = (nn.Module, nn.Linear, nn.Dropout, torch.Tensor, nn.Parameter)
 
 
 def process() -> dict[str, Any]:
-    """All that fxflops might have switched, replaced or put in for the whole process; a list where order matters."""
+    """Everything that fxflops might switch, replace or insert for the whole process, as lists where order matters."""
     return {
         "collector": (gc.isenabled(), gc.get_threshold(), [*gc.callbacks]),
         "finders": [*sys.meta_path, *sys.path_hooks],
@@ -68,20 +68,20 @@ def process() -> dict[str, Any]:
 
 
 def user_modes() -> tuple[list[Any], list[Any]]:
-    """The modes that are on, but for fxflops's own: they are of one thread."""
+    """The active modes except fxflops's own, which only affect one thread."""
     stacks = _get_current_function_mode_stack(), _get_current_dispatch_mode_stack()
     kept = [[mode for mode in stack if not type(mode).__module__.startswith("fxflops")] for stack in stacks]
     return kept[0], kept[1]
 
 
 class Looking(nn.Module):
-    """Looks around in its forward, and writes an attribute, as layers of many libraries do."""
+    """Its forward looks at the process, and writes an attribute, as layers in many libraries do."""
 
     steps = 0
 
     def __init__(self) -> None:
         super().__init__()
-        self.layer_idx = 3  # a name by which layers know which one they are
+        self.layer_idx = 3  # layers of many libraries know their position by this name
         self.linear = nn.Linear(4, 4)
         self.drop = nn.Dropout(0.1)
 
@@ -89,7 +89,7 @@ class Looking(nn.Module):
         return x + self.layer_idx
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if not isinstance(x, fx.Proxy):  # torch.fx itself replaces methods of nn.Module while it traces
+        if not isinstance(x, fx.Proxy):  # torch.fx replaces nn.Module methods while it traces
             SEEN.append(
                 {**process(), "class": dict(vars(type(self))), "modes": user_modes(), "grad": torch.is_grad_enabled()}
             )
@@ -117,12 +117,13 @@ WAYS: dict[str, tuple[Callable[[nn.Module], Any], bool]] = {
     "profile": (profiled, True),
     "propagate": (lambda model: TorchFLOPsByFX(model).propagate(X), False),
 }
-"""Each with whether gradients are on in the forward."""
+"""Each with whether gradients are enabled in the forward."""
 
 
 @pytest.fixture(autouse=True)
 def _nothing_seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(gc, "freeze", pytest.fail)  # how much is frozen takes long to count, and falls by itself
+    # Forbid gc.freeze itself: the number of frozen objects takes long to count, and falls by itself.
+    monkeypatch.setattr(gc, "freeze", pytest.fail)
     SEEN.clear()
     yield
     SEEN.clear()
@@ -132,7 +133,7 @@ def _nothing_seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_forward_sees_the_process_as_it_was(way: str, device: str) -> None:
     run, grad = WAYS[way]
     model = Looking().to(device)
-    run(model)  # what is imported, and cached on classes, the first time
+    run(model)  # fills import and class caches
     SEEN.clear()
     before = {**process(), "class": dict(vars(Looking)), "modes": user_modes(), "grad": torch.is_grad_enabled()}
     run(model)
@@ -146,7 +147,7 @@ def test_a_forward_sees_the_process_as_it_was(way: str, device: str) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_where_the_user_has_switched_it(way: str) -> None:
-    """The collector off, a finder and a profiler put in, another dtype: they are there in the forward too."""
+    """The user's own switches must also hold in the forward: no garbage collector, a finder, a profiler, another dtype."""
 
     class Finder:
         @staticmethod
@@ -217,7 +218,7 @@ def test_nothing_is_left_on_the_device(way: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(globals(), "X", X.cuda())
     run, _ = WAYS[way]
     model = Looking().cuda()
-    for _ in range(2):  # what libraries keep for themselves, and the gradients of a block of one's own
+    for _ in range(2):  # the first runs fill library caches, and allocate the gradients of the user's own backward
         run(model)
     SEEN.clear()
     gc.collect()
@@ -229,7 +230,7 @@ def test_nothing_is_left_on_the_device(way: str, monkeypatch: pytest.MonkeyPatch
 
 
 def test_gradients_of_inputs_and_buffers_stay(device: str) -> None:
-    """A backward pass drops what it computes, and nothing else."""
+    """Counting a backward drops the gradients it computes, and no others."""
     model, x = Looking().to(device), X.clone().requires_grad_()
     model.register_buffer("offset", torch.zeros(4, device=device, requires_grad=True))
     for tensor in (x, model.offset, model.linear.weight):

@@ -1,4 +1,4 @@
-"""The documentation site: it is built without a warning, its links lead somewhere, and it asks no other host for anything."""
+"""The documentation site builds without warnings, its links resolve, and it loads nothing from another host."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from .source_tree import needs_source_tree
 pytestmark = needs_source_tree
 ROOT = Path(__file__).parents[1]
 LOADED = {("img", "src"), ("script", "src"), ("link", "href"), ("iframe", "src")}
-"""What a browser fetches without being asked to."""
+"""Elements whose targets a browser loads without being asked to."""
 
 
 class Page(HTMLParser):
-    """The anchors of a page, its links, and what it loads."""
+    """The anchors of a page, its links, and the files it loads."""
 
     def __init__(self, file: Path) -> None:
         super().__init__()
@@ -61,7 +61,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pages(site: Path) -> dict[Path, Page]:
-    return {file: Page(file) for file in site.rglob("*.html") if file.name != "404.html"}  # its links begin with /
+    # The links of 404.html begin with /.
+    return {file: Page(file) for file in site.rglob("*.html") if file.name != "404.html"}
 
 
 def test_links_lead_somewhere(pages: dict[Path, Page]) -> None:
@@ -94,7 +95,7 @@ def test_the_table_has_every_operation(site: Path, pages: dict[Path, Page]) -> N
 
 
 def test_operations_are_searched(site: Path) -> None:
-    """The page finds the rows that ``fxflops ops`` finds, and those whose text has the word."""
+    """The page finds the rows that ``fxflops ops`` finds, and also rows whose text contains the word."""
     with launched_browser() as browser:
         page = browser.new_page()
         page.goto((site / "reference" / "operations" / "index.html").as_uri() + "?op=conv2d")

@@ -1,8 +1,8 @@
-"""Nothing is remembered from one count to the next: what a forward depends on is changed in between, and the second count is
-that of a process in which it was so from the start.
+"""Nothing is carried over from one count to the next. Something that a forward depends on is changed between two counts, and
+the second count must equal one in a process where it was like that from the start.
 
-Each case builds a model of a class of its own, yields it, changes something, and yields it again, each time with how many
-times its linear layer runs. ``python tests/test_stale.py 0`` (or 1) counts it before (or after) the change alone.
+Each case builds a model of its own class, yields it, changes something, and yields it again. Each time it says how often the
+linear layer runs. ``python tests/test_stale.py 0`` (or 1) counts only the state before (or after) the change.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from tests.fresh import Fresh
 ROOT = Path(__file__).parents[1]
 WIDTH, BATCH = 4, 2
 MACS = BATCH * WIDTH * WIDTH
-"""Of the linear layer."""
+"""MACs of the linear layer."""
 
 
 class Step(NamedTuple):
-    """A model to be counted, how many times its linear layer runs, its inputs, settings of the count, and the MACs of all else."""
+    """A model to count, how often its linear layer runs, its inputs, the count's settings, and the MACs of everything else."""
 
     model: nn.Module
     times: int
@@ -68,14 +68,14 @@ def case(function: Case) -> Case:
 
 
 def times(module: Any, x: torch.Tensor, number: Any) -> torch.Tensor:
-    """The linear layer so many times."""
+    """Apply the linear layer this many times."""
     for _ in range(number):
         x = module.linear(x)
     return x
 
 
 def net(forward: Callable[..., Any], **held: Any) -> Any:
-    """A model of a class of its own with this forward; it holds a linear layer and these."""
+    """A model of its own class with this forward; it has a linear layer and these attributes."""
     cls: Any = type("Net", (nn.Module,), {"forward": forward})
     model = cls()
     for name, value in {"linear": nn.Linear(WIDTH, WIDTH), **held}.items():
@@ -90,7 +90,7 @@ def changing(model: Any, before: int, change: Callable[[], Any], after: int, **s
 
 
 def undone(undo: Callable[..., Any], *args: Any) -> ExitStack:
-    """To be entered: afterwards it is undone."""
+    """A context manager that undoes something when it exits."""
     stack = ExitStack()
     stack.callback(undo, *args)
     return stack
@@ -150,7 +150,7 @@ def forward_of_an_instance() -> Iterator[Step]:
 
 @case
 def forward_of_a_layer() -> Iterator[Step]:
-    """Bound to one module, as libraries patch layers."""
+    """Bound to one module, the way libraries patch layers."""
     model = net(lambda self, x: times(self, x, 1))
     change = types.MethodType(lambda self, x: F.linear(F.linear(x, self.weight), self.weight), model.linear)
     return changing(model, 1, lambda: setattr(model.linear, "forward", change), 2)
@@ -239,7 +239,7 @@ def the_class_itself() -> Iterator[Step]:
     return changing(model, 1, lambda: setattr(model, "__class__", other), 2)
 
 
-# What code reads beside the model
+# Things that code reads outside the model
 
 SWITCH = 1
 VARIABLE: contextvars.ContextVar[int] = contextvars.ContextVar("VARIABLE", default=1)
@@ -350,7 +350,7 @@ def the_level_of_a_logger() -> Iterator[Step]:
 
 @case
 def a_counter() -> Iterator[Step]:
-    """Each forward moves it on; it is no module's."""
+    """Every forward increments it. It does not belong to a module."""
     counter = [0]
 
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
@@ -404,7 +404,7 @@ def numpys_random_numbers() -> Iterator[Step]:
     return changing(model, numbers[0], lambda: np.random.seed(1), numbers[1])
 
 
-# What a module holds
+# Things that a module holds
 
 
 @dataclasses.dataclass
@@ -431,7 +431,7 @@ Pair = namedtuple("Pair", "n other")
 
 
 class Config:
-    """Weakly referable, and it says itself what it is."""
+    """Can be weakly referenced, and defines its own equality and hash."""
 
     def __init__(self) -> None:
         self.inner = Plain()
@@ -549,7 +549,7 @@ def a_layers_setting() -> Iterator[Step]:
         return self.conv(times(self, x, 1)[:, None])
 
     model = net(forward, conv=nn.Conv1d(1, 5, 2))
-    yield Step(model, 1, more=BATCH * 5 * 3 * 2)  # three places for a kernel of two
+    yield Step(model, 1, more=BATCH * 5 * 3 * 2)  # three positions for a kernel of two
     model.conv.stride = (2,)
     yield Step(model, 1, more=BATCH * 5 * 2 * 2)
 
@@ -669,7 +669,7 @@ def a_pre_hook_of_all_modules() -> Iterator[Step]:
 
 class Squared(nn.Module):
     def forward(self, weight: torch.Tensor) -> torch.Tensor:
-        return weight @ weight  # a square of 4 x 4: twice the multiplications of the layer, on a batch of 2
+        return weight @ weight  # a product of 4 x 4 matrices: twice the multiplications of the layer on a batch of 2
 
 
 @case
@@ -701,7 +701,7 @@ class Attention(nn.Module):
 
 
 def written_out(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    return (q @ k.mT).softmax(-1) @ v @ torch.ones(WIDTH, WIDTH, device=v.device)  # and a layer more
+    return (q @ k.mT).softmax(-1) @ v @ torch.ones(WIDTH, WIDTH, device=v.device)  # and one more layer
 
 
 ATTENTION = 2 * BATCH * BATCH * WIDTH
@@ -823,13 +823,13 @@ def whether_an_input_requires_gradients() -> Iterator[Step]:
 
 
 def counted(step: Step) -> Any:
-    """What a count says, as plain data."""
+    """The facts of a count, as plain data."""
     args = step.args or (torch.ones(BATCH, WIDTH),)
     return json.loads(json.dumps(facts_of(fxflops.count(step.model, args, **step.settings))))
 
 
 def counted_alone(which: int) -> dict[str, Any]:
-    """Each case before the change (0) or after it (1), and not in both states."""
+    """Count each case before the change (0) or after it (1), but not both."""
     found = {}
     for name, build in CASES.items():
         with closing(build()) as steps:  # type: ignore[type-var]
@@ -839,7 +839,7 @@ def counted_alone(which: int) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def alone(fresh: Fresh) -> list[dict[str, Any]]:
-    """What processes say that count each case in one state only."""
+    """The facts from processes that each count only one state of the cases."""
     found = [fresh.run(__file__, which, cwd=ROOT) for which in "01"]
     assert [each.returncode for each in found] == [0, 0]
     return [json.loads(each.stdout) for each in found]
@@ -857,7 +857,7 @@ def test_a_change_between_two_counts(name: str, alone: list[dict[str, Any]]) -> 
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_change_undone(name: str) -> None:
-    """Counted before the change, after it, and before it once more: all in one process."""
+    """Each case runs twice in one process, so the change is undone in between. Both runs must have the same counts."""
     found = []
     for _ in range(2):
         with closing(CASES[name]()) as steps:  # type: ignore[type-var]

@@ -1,11 +1,11 @@
-"""What no linter checks: no file names a package registry."""
+"""A check that linters do not have: no file names a package registry."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-# In two parts, so that this file does not name them.
+# Each name is in two parts, so that this file does not contain it.
 REGISTRIES = [
     first + second
     for first, second in [("pypi", ".org"), ("python", "hosted"), ("registry.", "npmjs"), ("deb.", "debian")]
@@ -14,7 +14,7 @@ TEXT = {".py", ".md", ".toml", ".txt", ".yml", ".yaml", ".sh", ".cfg", ""}
 
 
 def text_files() -> list[Path]:
-    """The project's own files: nothing in hidden folders but .ci, and nothing built."""
+    """The project's own files: no hidden folders except .ci, and nothing built."""
     files = [path for path in ROOT.rglob("*") if path.is_file() and path.suffix in TEXT]
     return [path for path in files if not any(is_skipped(part) for part in path.relative_to(ROOT).parts)]
 

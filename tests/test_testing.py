@@ -1,4 +1,4 @@
-"""A formula is held to a reference in plain torch: what agrees passes, and what does not is named with both numbers."""
+"""check_formula compares a formula with a reference in plain torch: agreement passes, a difference is shown with both numbers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _formulas_as_before() -> Iterator[None]:
 
 
 class Squared(torch.autograd.Function):
-    """x * x by an operator that torch does not see into."""
+    """x * x by an operator that is opaque to torch."""
 
     @staticmethod
     def forward(ctx: torch.autograd.function.FunctionCtx, x: torch.Tensor) -> torch.Tensor:
@@ -111,7 +111,8 @@ def test_the_backward_pass_is_checked_too() -> None:
         return 2 * out.numel()
 
     check_formula(square, Reference.apply, x, backward=True)
-    with pytest.raises(AssertionError, match=r"(?s)backward +flops +48 +72"):  # x * x has two gradients, and adds them
+    # x * x has two gradients and adds them.
+    with pytest.raises(AssertionError, match=r"(?s)backward +flops +48 +72"):
         check_formula(square, lambda x: x * x, x, backward=True)
 
 

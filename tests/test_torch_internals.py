@@ -1,4 +1,4 @@
-"""Private names of torch are named in one file, and ``import fxflops`` works without the optional ones."""
+"""Private names of torch appear in one file only, and ``import fxflops`` works without the optional ones."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ PACKAGE = Path(fxflops.__file__).parent
 FILES = [path.relative_to(PACKAGE).as_posix() for path in sorted(PACKAGE.rglob("*.py"))]
 DOOR = "torch_internals.py"
 NOT_YET = ()  # fmt: skip
-"""Files that still name some themselves."""
+"""Files that still contain some."""
 OTHERS = {"_asdict", "_fields", "_make", "_replace", "_getframe", "_current_frames", "_exit"}
-"""Names with an underscore that belong to Python: of NamedTuples, of sys and of os."""
+"""Names with an underscore that belong to Python: from NamedTuples, sys and os."""
 
 
 def is_private(name: str) -> bool:
@@ -35,7 +35,7 @@ def tree_of(file: str) -> ast.Module:
 
 
 def defined() -> Iterator[str]:
-    """The private names that classes and functions of ours have."""
+    """The private names that our own classes and functions have."""
     for file in FILES:
         for node in ast.walk(tree_of(file)):
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
@@ -55,7 +55,7 @@ ATTRIBUTES = {name for names in torch_internals.ATTRIBUTES.values() for name in 
 
 
 def torchs_of(tree: ast.Module) -> set[str]:
-    """The names that a file has imported from torch, or that are torch's own modules."""
+    """The names in a file that were imported from torch, or that are torch's own modules."""
     found = {"torch"}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "torch":
@@ -66,9 +66,9 @@ def torchs_of(tree: ast.Module) -> set[str]:
 
 
 def insides_in(tree: ast.Module) -> Iterator[str]:
-    """What a file names of torch's insides: imports, names after torch's, attributes of its objects, names of modules.
+    """The private names of torch in a file: imports, names under torch modules, attributes of its objects, module names in strings.
 
-    Operators (``torch.ops.aten._softmax``) are no insides: graphs and files know them by these names.
+    Operators (``torch.ops.aten._softmax``) are not private: graphs and files refer to them by these names.
     """
     torchs = torchs_of(tree)
     for node in ast.walk(tree):

@@ -1,4 +1,4 @@
-"""The arithmetic of trainers that reads parameters, the true count beside it, and what tells them apart."""
+"""Trainers' own FLOP formulas, compared with the true count, and the terms in which they differ."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_palm_adds_the_scores() -> None:
 
 
 def test_llama_at_8k_by_torchtitan() -> None:
-    """With tokens/s on an H100 that torchtitan publishes, its published range of MFU."""
+    """torchtitan's published tokens/s on an H100 give the MFU range that it publishes."""
     found = trainers.estimate("torchtitan", PUBLISHED["Llama-3.1-8B"], [8192])
     assert found.per_token == 57_914_449_920
     assert f"{found.mfu(5762, 'H100'):.1%} {found.mfu(6667, 'H100'):.1%}" == "33.7% 39.0%"
@@ -69,22 +69,21 @@ def test_llama_at_8k_by_torchtitan() -> None:
     [("Qwen3-0.6B", 6_394_871_808), ("gpt-oss-20b", 26_481_681_792), ("DeepSeek-V2-Lite", 18_105_996_288)],
 )
 def test_torchtitans_own_models(name: str, flops: int) -> None:
-    """FLOPs a token at 4,096 that torchtitan 0.3.0 gives for its own model (benchmarks/results/trainers.md)."""
+    """FLOPs per token at 4,096 that torchtitan 0.3.0 computes for its own model (benchmarks/results/trainers.md)."""
     assert trainers.estimate("torchtitan", PUBLISHED[name], [4096]).per_token == flops
 
 
 @pytest.mark.parametrize(("name", "flops"), [("gpt-oss-20b", 24_141_260_160), ("gpt-oss-120b", 34_534_221_696)])
 def test_torchtitan_with_windows(name: str, flops: int) -> None:
-    """FLOPs a token at 4,096 of https://github.com/pytorch/torchtitan/pull/4300, which states them before and after."""
+    """FLOPs per token at 4,096 from https://github.com/pytorch/torchtitan/pull/4300, which states them before and after."""
     assert trainers.estimate("torchtitan_2026_08", PUBLISHED[name], [4096]).per_token == flops
 
 
 def test_torchtitans_versions_differ_in_windows_alone() -> None:
     titan = "torchtitan", "torchtitan_2026_08"
     assert not trainers.explain(*titan, SMALL, LENGTHS).rows
-    assert not trainers.explain(
-        *titan, PUBLISHED["gpt-oss-20b"], [128, 16]
-    ).rows  # no sequence is longer than the window
+    # No sequence is longer than the window.
+    assert not trainers.explain(*titan, PUBLISHED["gpt-oss-20b"], [128, 16]).rows
     mistral = {**SMALL, "model_type": "mistral", "sliding_window": 16}  # a window in every layer
     (row,) = trainers.explain(*titan, mistral, LENGTHS).rows
     assert (row.term, row.difference) == ("attention scores", 12 * 2 * 4 * 8 * (40 * 16 - 40**2))
@@ -106,7 +105,7 @@ def test_torchtitan_counts_the_state_of_a_delta_rule() -> None:
     assert (row.term, row.difference) == ("linear attention", 6 * 3 * 4 * 8 * 6 * TOKENS)
 
 
-@pytest.mark.filterwarnings("ignore")  # the Trainer warns of the machine it is on
+@pytest.mark.filterwarnings("ignore")  # the Trainer warns about the machine
 @pytest.mark.parametrize("config", [SMALL, MIXED, {**SMALL, "tie_word_embeddings": True}])
 def test_total_flos_is_what_the_trainer_adds_up(config: dict[str, Any]) -> None:
     model = built(config)
@@ -120,7 +119,7 @@ def test_the_true_count_is_the_reports() -> None:
     found = by_term("fxflops", report, None)
     assert sum(found.values()) == report.total_training_flops
     tokens, squares = 2 * 16, 2 * 16**2
-    # The gradient of the input table multiplies nothing; without it the first layer's inputs still have gradients.
+    # The input table's gradient has no multiplications. The first layer's inputs need a gradient all the same.
     assert found["mlp"] == 6 * MLP * tokens
     assert found["attention projections"] == 6 * ATTENTION * tokens
     assert found["output layer"] == 6 * TABLE * tokens
@@ -129,7 +128,7 @@ def test_the_true_count_is_the_reports() -> None:
 
 
 def test_the_true_count_of_other_lengths() -> None:
-    """A model counts each length once, as does the model of a report."""
+    """A model is counted once for each length. With lengths, a report uses its own model."""
     model = built(MIXED)
     found = by_term("fxflops", model)
     assert found["attention scores"] == 12 * 2 * 4 * 8 * SQUARES

@@ -1,4 +1,4 @@
-"""The model's own run: run to its end, its gradients' hooks in it, however it comes by its gradients."""
+"""A model's own run: generators run to their end, gradient hooks are included, and every way to compute gradients counts."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ class Summed(nn.Module):
 def test_a_generator_is_run_to_its_end(way: Way, model: Callable[[], nn.Module], device: str) -> None:
     report = way(model().to(device), X, backward=True)
     assert report.total_macs == STEPS * LAYER
-    assert report.total_backward_macs == STEPS * LAYER + (STEPS - 1) * LAYER  # weights; inputs of all but the first
+    # The weights' gradients of all steps, and the inputs' gradients of all but the first.
+    assert report.total_backward_macs == STEPS * LAYER + (STEPS - 1) * LAYER
     assert way(model().to(device), X).total_macs == STEPS * LAYER
 
 
@@ -94,7 +95,8 @@ def test_what_hooks_of_parameters_compute_is_backward(way: Way, kind: str, devic
     report = way(hooked(kind), X, backward=True)
     assert report.total_backward_macs == LAYER
     products, sums = ROWS * WIDTH * WIDTH, (ROWS - 1) * WIDTH * WIDTH
-    assert report.total_backward_flops == products + sums + WIDTH * WIDTH  # and one for each element of the gradient
+    # The hook adds one multiply per element of the gradient.
+    assert report.total_backward_flops == products + sums + WIDTH * WIDTH
 
 
 def test_a_hook_that_asks_for_the_parameter_itself() -> None:
@@ -112,7 +114,7 @@ def test_a_hook_that_asks_for_the_parameter_itself() -> None:
 
 
 class Adjoint(torch.autograd.Function):
-    """Forward without a graph; the backward pass evaluates the layer again, and its derivative: an adjoint method."""
+    """The forward has no graph. The backward evaluates the layer again and differentiates it, like an adjoint method."""
 
     @staticmethod
     def forward(ctx: Any, layer: nn.Module, x: torch.Tensor, *params: torch.Tensor) -> torch.Tensor:
@@ -148,7 +150,7 @@ def test_a_layer_that_a_function_evaluates_again_in_its_backward_is_recomputed(w
 
 
 class Filled(nn.Module):
-    """Results that are written into a tensor made beforehand, beside the last of them."""
+    """Writes its results into a preallocated tensor, while the next step uses the result itself."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -185,7 +187,8 @@ class Tangent(nn.Module):
         return torch.func.jvp(self.value, (x,), (torch.ones_like(x),)), torch.func.hessian(self.value)(x)
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:FutureWarning")  # as torch loads its rules for jvp
+# torch scripts its jvp rules when it loads them.
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:FutureWarning")
 @pytest.mark.parametrize("way", WAYS)
 def test_forward_derivatives_are_counted(way: Way) -> None:
     assert way(Tangent(), torch.randn(WIDTH)).complete

@@ -1,4 +1,4 @@
-"""Plans and batches against the CPU's allocator, and against counts of all sets with checkpoints that the test writes itself."""
+"""Checkpoint plans and batch sizes, compared with the CPU allocator and with counts of every set of checkpoints."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SGD = partial(torch.optim.SGD, lr=0.1)
 
 
 class Normed(nn.Module):
-    """Convolutions with batch norms and dropout, whose second application of a plan would show."""
+    """Convolutions with batch norm and dropout. If recomputing them had a second effect, it would show in statistics or masks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Normed(nn.Module):
 
 
 class Counter(nn.Module):
-    """A layer that counts its calls in a buffer: to run it again would count twice."""
+    """A layer that counts its calls in a buffer: recomputing it would count twice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Counter(nn.Module):
 
 
 class Keeping(nn.Module):
-    """A layer whose forward calls a function on itself before it computes: what that writes is written again by a recomputation."""
+    """A layer whose forward first calls a function on the layer. Recomputing the layer repeats whatever the function writes."""
 
     def __init__(self, note: Callable[[Any], Any]) -> None:
         super().__init__()
@@ -161,7 +161,7 @@ def test_no_set_of_modules_fits_and_recomputes_less(build: Callable[[], nn.Modul
 
 
 class Curve(nn.Module):
-    """An activation of several steps, each of which autograd keeps: to compute it again costs next to nothing."""
+    """An activation of several steps, each saved by autograd. Recomputing it costs almost nothing."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return 0.5 * x * (1 + torch.tanh(0.8 * (x + 0.04 * x**3)))
@@ -179,7 +179,7 @@ class Block(nn.Module):
 @pytest.mark.parametrize("settings", [{}, {"device": "cuda", "autocast": torch.bfloat16}], ids=["cpu", "autocast"])
 def test_in_many_modules_cheap_ones_come_before_those_around_them(settings: dict[str, Any]) -> None:
     torch.manual_seed(0)
-    layers = 4  # 16 modules: more than SMALL, up to which a plan tries every set of them
+    layers = 4  # 16 modules: more than SMALL, the limit up to which a plan tries every set of them
     model, x = nn.Sequential(*(Block() for _ in range(layers))).to("meta").train(), torch.randn(512, 64).to("meta")
     counted = []
     for blocks in range(layers + 1):
@@ -230,7 +230,8 @@ def test_the_code_changes_no_gradient_and_no_statistics() -> None:
     assert all(torch.equal(state[key], value) for key, value in model.state_dict().items())
 
     applied = copy.deepcopy(model)
-    code = plan.code.replace(repr([*plan.modules]), "['norm', 'body']")  # all that has statistics, whatever was planned
+    # Checkpoint everything that has statistics, whatever the plan says.
+    code = plan.code.replace(repr([*plan.modules]), "['norm', 'body']")
     exec(code, {"model": applied})
     for each in (model, applied):
         for _ in range(2):
@@ -299,7 +300,7 @@ def test_the_largest_batch_is_the_largest_that_measures_within() -> None:
     found = fxflops.largest_batch(model, make_inputs, memory=memory, backward=True, optimizer=optimizer)
     peaks = [measured(model, ((torch.randn(batch, 16),), {}), optimizer) for batch in (found, found + 1)]
     assert peaks[0] <= memory < peaks[1]
-    assert asked[0] == 1  # which a batch norm refuses
+    assert asked[0] == 1  # batch norm refuses this size
     assert len(asked) < 20
 
 

@@ -1,1 +1,1 @@
-"""One command that tries the library on a GPU: ``python -m benchmarks.gpu --out FOLDER``."""
+"""Try the library on a GPU in one command: ``python -m benchmarks.gpu --out FOLDER``."""

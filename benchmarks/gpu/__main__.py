@@ -2,13 +2,13 @@
 
     python -m benchmarks.gpu --out FOLDER [--minutes 9] [--parts counts,memory] [--stand-in] [--plan] [--needs]
 
-The parts run in order of importance, each in its own process with its own time limit; the limits add up to ``--minutes``.
-A part writes its table, ``FOLDER/PART.md``, as soon as it has a row. What a part printed is in ``PART.log``, the traceback of
-a case that raised in ``PART.errors.txt``, and ``FOLDER/summary.md`` says how far each part came. Called again with the same
-folder, it goes on: parts that are done are skipped, the others run their missing cases.
+The parts run in order of importance, each in its own process with its own time limit. The limits add up to ``--minutes``.
+A part writes its table, ``FOLDER/PART.md``, as soon as it has a row. Its output is in ``PART.log``, and the traceback of a
+case that raised is in ``PART.errors.txt``. ``FOLDER/summary.md`` says how far each part got. To resume, call it again with the
+same folder: finished parts are skipped, and the others run their missing cases.
 
-``--stand-in`` runs everything at tiny sizes on the CPU, which takes a GPU's place. ``--plan`` shows the limits beside an
-estimate of the time from the number of forwards. ``--needs`` lists the packages that are missing here, by the names that pip knows.
+``--stand-in`` runs everything on the CPU at tiny sizes; the CPU stands in for a GPU. ``--plan`` shows the limits, with an
+estimate of the time from the number of forwards. ``--needs`` lists the packages that are missing here, by their pip names.
 """
 
 from __future__ import annotations
@@ -41,29 +41,29 @@ SHARES = {
     "failures": 0.065,
     "predictions": 0.07,
 }
-"""The parts in order of importance, with the share of the whole time that is each part's limit."""
+"""The parts in order of importance. A part's limit is this share of the total time."""
 PIP_NAMES = {"xdist": "pytest-xdist"}
 STARTING = 10.0
-"""Seconds until a part has imported its libraries and opened the device, in a run on an H100."""
+"""Seconds that a part needs to import its libraries and open the device, in a run on an H100."""
 CASE_SECONDS, FORWARD_SECONDS = 0.39, 0.082
-"""Seconds to build a case's model, and of one forward under observation: the least squares of the parts of that run. Its
-estimate is within a tenth for all parts together, and within 60% for a single part."""
+"""Seconds to build a case's model, and for one observed forward: a least-squares fit to the parts of the same run. The estimate
+is within 10% for all parts together, and within 60% for a single part."""
 
 
 def part_named(name: str) -> ModuleType:
-    """Return the module of a part; a name with dots names a module elsewhere."""
+    """Return the module of a part. A name with dots is the full name of a module outside this package."""
     return importlib.import_module(name if "." in name else f"benchmarks.gpu.{name}")
 
 
 def needs(names: list[str]) -> list[str]:
-    """Return the packages that the parts import and this Python lacks, as pip names them."""
+    """Return the pip names of the packages that the parts import but that are not installed."""
     wanted = {"tabulate", "rich", "typer", *(package for name in names for package in part_named(name).NEEDS)}
     missing = [package for package in sorted(wanted) if importlib.util.find_spec(package) is None]
     return [PIP_NAMES.get(package, package) for package in missing]
 
 
 def plan(names: list[str], minutes: float) -> list[str]:
-    """Return a table of the parts: limit, cases, forwards, and an estimate of the seconds that they take."""
+    """Return a table of the parts: limit, cases, forwards, and an estimate of their seconds."""
     from benchmarks.gpu.bench import Bench, markdown
 
     rows: list[list[Any]] = []
@@ -79,17 +79,17 @@ def plan(names: list[str], minutes: float) -> list[str]:
 
 
 def limit(name: str, minutes: float) -> float:
-    """Return the seconds that a part may take."""
+    """Return the time limit of a part, in seconds."""
     return SHARES[name] * minutes * 60
 
 
 def run_in_process(name: str, out: Path, seconds: float, stand_in: bool) -> str:
-    """Run a part in a process of its own; return in words how it ended. It is killed when its time is over."""
+    """Run a part in its own process, which is killed at the time limit. Return a description of how it ended."""
     command = [sys.executable, "-m", "benchmarks.gpu", "--part", name, "--out", str(out), "--seconds", str(seconds)]
     if stand_in:
         command.append("--stand-in")
     with (out / f"{name}.log").open("a", encoding="utf8") as log:
-        # A session of its own, so that what the part itself started is killed with it.
+        # The part gets its own session, so that processes that it starts are killed with it.
         child = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
         try:
             status = child.wait(seconds)
@@ -107,14 +107,14 @@ def run_in_process(name: str, out: Path, seconds: float, stand_in: bool) -> str:
 
 
 def run_here(name: str, out: Path, seconds: float, stand_in: bool) -> None:
-    """Run a part in this process, as :func:`run_in_process` starts it."""
+    """Run a part in this process, which :func:`run_in_process` started."""
     warnings.simplefilter("ignore")
     faulthandler.dump_traceback_later(max(seconds - 3, 1), exit=False)  # so the log says where a part hangs
     from benchmarks.gpu.bench import Bench, run_part
 
     bench = None
     try:
-        # Importing is within the limit. A tenth of it is kept for the last case, so that it can end.
+        # The limit includes imports. A tenth of it is reserved, so that the last case can finish.
         bench = Bench(out, 0.9 * seconds - 3 - (time.monotonic() - BEGAN), stand_in)
         state = run_part(part_named(name), name, bench)
     except Exception:
@@ -160,7 +160,7 @@ def main() -> int:
     if not device:
         parser.error("torch finds no CUDA device here; --stand-in runs everything on the CPU, at tiny sizes")
     out.mkdir(parents=True, exist_ok=True)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the part that runs is ended, too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the running part is killed too
     try:
         return run_all(names, out, options.minutes, options.stand_in, device)
     except OtherDeviceError as error:
@@ -171,18 +171,18 @@ STAND_IN = "a stand-in"
 
 
 class OtherDeviceError(Exception):
-    """The folder has the results of another device."""
+    """The folder has results from another device."""
 
 
 def gpu_name() -> str:
-    """Return the name of the GPU; "" where torch finds none."""
+    """Return the name of the GPU; "" if torch finds none."""
     import torch  # only here: the parts import it in their own processes
 
     return torch.cuda.get_device_name(0) if torch.cuda.is_available() else ""
 
 
 def run_all(names: list[str], out: Path, minutes: float, stand_in: bool, device: str) -> int:
-    """Run the parts that are not done; return 1 if one of them did not end as it should, 130 after Ctrl-C."""
+    """Run the parts that are not done. Return 0 if all parts are done, 1 if one is not, 130 after Ctrl-C."""
     file = out / "summary.json"
     state: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"device": device, "parts": {}}
     if state["device"] != device:

@@ -1,16 +1,16 @@
-"""What a part of the GPU run is made of: cases, the device that they run on, and the table of their rows.
+"""The building blocks of a part of the GPU run: its cases, the device that they run on, and the table of their rows.
 
 A part is a module of this package with::
 
     TITLE = "..."                                        the heading of its table
-    NEEDS = ("timm",)                                    the packages that it imports, beside torch and fxflops
+    NEEDS = ("timm",)                                    the packages that it imports, except torch and fxflops
     def cases(bench: Bench) -> list[Case]: ...           in order of importance
-    def table(rows: list[Row]) -> list[str]: ...         the lines below the heading, from saved rows alone
+    def table(rows: list[Row]) -> list[str]: ...         the lines below the heading, made only from saved rows
 
-:func:`run_part` runs the cases one after the other. Each row is saved as soon as it is there, as a line of
-``NAME.jsonl``, and the table ``NAME.md`` is written again, so a part that is stopped leaves what it has; started again,
-it runs only the cases that have no row yet. A case that raises leaves its traceback in ``NAME.errors.txt``. It runs again the
-next time, as does one whose row says that its time was ``over``.
+:func:`run_part` runs the cases one after the other. Each row is saved at once, as a line of ``NAME.jsonl``, and the table
+``NAME.md`` is rewritten. So a stopped part leaves the rows that it has; started again, it runs only the cases without a row.
+If a case raises, its traceback is added to ``NAME.errors.txt``. Such a case runs again the next time, and so does a case whose
+row says that its time was ``over``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Case:
-    """One row of a table. ``run()`` returns its columns; ``forwards`` is about how often it runs its model."""
+    """One row of a table. ``run()`` returns its columns; ``forwards`` is roughly how many times it runs its model."""
 
     name: str
     run: Callable[[], Row]
@@ -51,10 +51,10 @@ class Case:
 
 
 class Bench:
-    """The device that a part runs on, and the time it has.
+    """The device that a part runs on, and the part's time limit.
 
-    With ``stand_in`` the device is the CPU, which takes an accelerator's place (``tests/standin.py``), and cases are to
-    use tiny sizes. ``out`` is the folder for the part's own files.
+    With ``stand_in``, the CPU stands in for an accelerator (``tests/standin.py``), and cases should use tiny sizes. ``out`` is the
+    folder for the part's files.
     """
 
     def __init__(self, out: Path, seconds: float, stand_in: bool) -> None:
@@ -64,7 +64,7 @@ class Bench:
         self.device = torch.device("cpu" if stand_in else "cuda:0")
         self._standin: Any = None
         if stand_in:
-            torch.set_num_threads(1)  # models are small, and threads that wait for each other need cores of their own
+            torch.set_num_threads(1)  # for small models, more threads would mostly wait for each other
             import pytest  # only the stand-in needs it
 
             from tests.standin import StandIn
@@ -79,12 +79,12 @@ class Bench:
 
     @property
     def left(self) -> float:
-        """The seconds that are left of the part's limit."""
+        """The seconds left until the part's limit."""
         return self._ends - time.monotonic()
 
     @property
     def module(self) -> Any:
-        """The device's module, ``torch.cuda``. The stand-in has a few of its functions: ask with hasattr."""
+        """The device's module, e.g. ``torch.cuda``. The stand-in has only some of its functions: check with hasattr."""
         return torch.get_device_module(self.device)
 
     def to(self, value: T) -> T:
@@ -98,11 +98,11 @@ class Bench:
         return value
 
     def synchronize(self) -> None:
-        """Wait until the device has done its work."""
+        """Wait until the device has finished its work."""
         torch.accelerator.synchronize(self.device)
 
     def empty(self) -> None:
-        """Free what nobody holds, so that the next case finds the device empty."""
+        """Free all unreferenced memory, so that the next case starts with an empty device."""
         gc.collect()
         if hasattr(self.module, "empty_cache"):
             self.synchronize()
@@ -110,11 +110,11 @@ class Bench:
 
     @property
     def allocated(self) -> int:
-        """The bytes of live tensors, by the device's allocator."""
+        """The bytes of live tensors, according to the device's allocator."""
         return int(self.module.memory_allocated(self.device))
 
     def peak(self, run: Callable[[], Any]) -> int:
-        """Return the most bytes of live tensors during a run, by the device's allocator."""
+        """Return the peak bytes of live tensors during a run, according to the device's allocator."""
         self.synchronize()
         self.module.reset_peak_memory_stats(self.device)
         run()
@@ -142,7 +142,7 @@ class Bench:
 
 
 def driver() -> str:
-    """Return the version of NVIDIA's driver, "unknown" where nvidia-smi is not installed."""
+    """Return the version of NVIDIA's driver; "unknown" if nvidia-smi is not installed."""
     if not shutil.which("nvidia-smi"):
         return "unknown"
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
@@ -150,12 +150,12 @@ def driver() -> str:
 
 
 def saved_rows(file: Path) -> list[Row]:
-    """Return the rows of a ``.jsonl`` file, none if there is no such file."""
+    """Return the rows of a ``.jsonl`` file; an empty list if there is no such file."""
     return [json.loads(line) for line in file.read_text(encoding="utf8").splitlines()] if file.exists() else []
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
-    """Return the lines of a Markdown table; None is shown as "-", a float with three significant digits."""
+    """Return the lines of a Markdown table. None is shown as "-", and a float with three significant digits."""
 
     def cell(value: Any) -> str:
         if value is None:
@@ -167,19 +167,19 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
 
 
 def write_table(part: ModuleType, name: str, versions: str, bench_out: Path, note: str = "") -> None:
-    """Write ``NAME.md`` from the rows that are saved."""
+    """Write ``NAME.md`` from the saved rows."""
     rows = saved_rows(bench_out / f"{name}.jsonl")
     errors = [row for row in rows if "error" in row]
     lines = [f"# {part.TITLE}", "", versions + "." + (f" {note}" if note else ""), ""]
     lines += part.table([row for row in rows if "error" not in row])
     if errors:
         lines += ["", "## Cases that raised", "", *(f"- {row['case']}: {row['error']}" for row in errors)]
-    text = "\n".join(lines).replace(f"{ROOT}/", "")  # error messages have paths
+    text = "\n".join(lines).replace(f"{ROOT}/", "")  # error messages contain paths
     (bench_out / f"{name}.md").write_text(text + "\n", encoding="utf8")
 
 
 def run_part(part: ModuleType, name: str, bench: Bench) -> str:
-    """Run the cases of a part that have no row yet, while there is time; return in words how far it came."""
+    """Run the cases of a part that have no row yet, while there is time. Return a description of how far it got."""
     file = bench.out / f"{name}.jsonl"
     kept = [row for row in saved_rows(file) if "error" not in row and not row.get("over")]
     file.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf8")

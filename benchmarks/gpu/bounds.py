@@ -1,10 +1,10 @@
-"""Is the roofline a bound? Measured peaks, operations against their bounds, MFU, and FLOPs against hardware counters.
+"""Is the roofline really a bound? Measured peaks, operations against their bounds, MFU, and FLOPs against hardware counters.
 
-An operation that is faster than its bound shows a fault of fxflops: such rows come first in the table. Each operation is timed
-on the device alone, in two ways: with inputs and results that rotate through more memory than the cache holds, and again and
-again on the same ones ("in cache"). The roofline counts bytes from memory, so only the first should keep to it; in a model,
-an operation often finds its input in the cache. Operations below 50 us are also timed in a CUDA graph, which launches kernels
-in the least time; the shorter time counts.
+An operation that is faster than its bound reveals a bug in fxflops, so such rows come first in the table. Each operation is timed
+alone on the device, in two ways: with inputs and results that rotate through more memory than the cache holds, and repeatedly on
+the same inputs ("in cache"). The roofline counts bytes from memory, so only the first time must respect it; in a model, an
+operation often finds its input in the cache. Operations shorter than 50 us are also timed in a CUDA graph, which has the lowest
+launch overhead; the shorter time counts.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TITLE = "Bounds"
 NEEDS = ("timm",)
 SAMPLES, SECONDS = 15, 0.03
 GRAPH_CALLS, SHORT = 64, 50e-6
-"""Calls in a CUDA graph, and the time in seconds up to which an operation is timed in one too."""
+"""Calls in a CUDA graph, and the longest time in seconds for which an operation is also timed in one."""
 CHOSEN = {
     gemms: 6,
     attentions: 7,
@@ -57,11 +57,11 @@ CHOSEN = {
     lookups: 2,
     pools: 2,
 }
-"""How many operations of each family are tried, evenly from its list in ``operations.py``."""
+"""How many operations of each family are tried, spread evenly over its list in ``operations.py``."""
 
 
 def cases(bench: Bench) -> list[Case]:
-    """Return the cases: peaks by hand, operations, MFU, counters, and last fxflops's own peaks, which take the longest."""
+    """Return the cases: peaks measured here, operations, MFU, counters, and last fxflops's own peaks, which take the longest."""
     stand_in = bench.stand_in
     found = [Case(f"peak {dtype}", partial(peak, bench, dtype), 5) for dtype in ("bf16", "f16", "tf32", "f32")]
     found += [Case("bandwidth", partial(bandwidth, bench), 5), Case("launch", partial(launch, bench), 1)]
@@ -71,7 +71,7 @@ def cases(bench: Bench) -> list[Case]:
         evenly = operations[:: max(1, len(operations) // wanted)][: 1 if stand_in else wanted]
         chosen.update({each.name: each for each in evenly})
     for each in attentions(bench):
-        # f32 attention computes on tensor cores whatever is allowed, while its bound is that of the FP32 units.
+        # f32 attention uses tensor cores even if TF32 is off, but its bound assumes the FP32 units.
         if each.dtype == "f32" or "heads=32/8 q=2048" in each.shapes or "q=16384 k=16384 d=128" in each.shapes:
             chosen[each.name] = each
     chosen.update({each.name: each for each in small(bench)[: 1 if stand_in else None]})
@@ -81,7 +81,7 @@ def cases(bench: Bench) -> list[Case]:
         for name in (list(MODELS)[:1] if stand_in else MODELS)
     ]
     found.append(Case("hardware counters", partial(counters, bench), 100))
-    if not stand_in:  # a CPU is slow in these dtypes, and its own peaks would take several seconds
+    if not stand_in:  # a CPU is slow in these dtypes, and measuring its own peaks would take several seconds
         found += [Case(f"peak {dtype}", partial(peak, bench, dtype), 5) for dtype in ("f64", "i8", "f8")]
         found.append(Case("fxflops's own peaks", partial(own_peaks, bench), 60))
     return found
@@ -113,13 +113,13 @@ def peak(bench: Bench, dtype: str) -> Row:
 
 
 def product(bench: Bench, dtype: str, size: int, constant: bool) -> Callable[[], Any]:
-    """Return a function that multiplies two square matrices, of random values or of ones."""
+    """Return a function that multiplies two square matrices, of random values or (``constant``) of ones."""
     if dtype == "f8":
         a, b = (values(bench, size, size).to(torch.float8_e4m3fn) for _ in range(2))
         if constant:
             a, b = (torch.ones(size, size, device=bench.device).to(torch.float8_e4m3fn) for _ in range(2))
         scale = torch.ones((), device=bench.device)
-        # cuBLASLt takes the second matrix by columns only, here and in int8.
+        # cuBLASLt only takes a column-major second matrix, here and for int8.
         return partial(torch._scaled_mm, a, b.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
     if constant:
         a, b = (torch.ones(size, size, dtype=DTYPES[dtype], device=bench.device) for _ in range(2))
@@ -131,7 +131,7 @@ def product(bench: Bench, dtype: str, size: int, constant: bool) -> Callable[[],
 
 
 def bandwidth(bench: Bench) -> Row:
-    """Measure bytes/s of a copy, a sum of two vectors, and a reduction, over 1 GB."""
+    """Measure the bytes/s of a copy, a sum of two vectors and a reduction, on vectors of 1 GB."""
     numel = 2**12 if bench.stand_in else 2**28
     x, y, out = (values(bench, numel, dtype="f32") for _ in range(3))
     runs: dict[str, tuple[Callable[[], Any], int]] = {
@@ -154,7 +154,7 @@ def bandwidth(bench: Bench) -> Row:
 
 
 def launch(bench: Bench) -> Row:
-    """Measure the seconds of the smallest kernel: between others in a stream, and in a CUDA graph."""
+    """Measure the seconds of a minimal kernel, in a full stream and in a CUDA graph."""
     x = torch.ones(1, device=bench.device)
     run = partial(torch.neg, x, out=x)
     queued = min(device_times(bench, run, SAMPLES, SECONDS).seconds)
@@ -171,7 +171,7 @@ def launch(bench: Bench) -> Row:
 
 
 def small(bench: Bench) -> list[Operation]:
-    """Operations that are over before the next one could be launched, as in decoding with a batch of 1."""
+    """Operations that finish before the host can launch the next one, as in decoding with a batch of 1."""
 
     def of(name: str, function: Callable[..., Any], *shapes: tuple[int, ...]) -> Operation:
         def make() -> tuple[torch.Tensor, ...]:
@@ -192,10 +192,10 @@ def small(bench: Bench) -> list[Operation]:
 
 
 def against_bound(bench: Bench, operation: Operation) -> Row:
-    """Time an operation with its data out of the cache and in it, beside its bound."""
+    """Time an operation with its data outside and inside the cache, and return the times with its bound."""
     function, make = operation.timed()
     with operation.context():
-        # A backward pass runs in its forward's stream, which cannot be captured any more.
+        # A backward pass runs in the stream of its forward pass, which ran before the capture, so it cannot be captured.
         in_graphs = not operation.backward
         times, rotating, failed = shortest(bench, rotated(function, make), in_graphs)
         _, in_cache, _ = shortest(bench, partial(function, *make()), in_graphs)
@@ -216,7 +216,7 @@ def against_bound(bench: Bench, operation: Operation) -> Row:
 
 
 def shortest(bench: Bench, run: Callable[[], Any], in_graphs: bool) -> tuple[DeviceTimes, float, str]:
-    """Return the times in a stream, the shorter median of stream and CUDA graph, and why the call could not be captured."""
+    """Return the times in a stream, the shorter of the medians in a stream and in a CUDA graph, and why a capture failed ("" if not)."""
     times = device_times(bench, run, SAMPLES, SECONDS)
     if times.median > SHORT or not in_graphs:
         return times, times.median, ""
@@ -229,7 +229,7 @@ def shortest(bench: Bench, run: Callable[[], Any], in_graphs: bool) -> tuple[Dev
 
 
 class LlamaBlock(nn.Module):
-    """A decoder block as Llama 3 8B has it: RMSNorm, grouped queries, causal attention, SwiGLU; without rotary positions."""
+    """A decoder block like Llama 3 8B's: RMSNorm, grouped queries, causal attention, SwiGLU; but no rotary embeddings."""
 
     def __init__(self, width: int, heads: int, grouped: int, hidden: int) -> None:
         super().__init__()
@@ -253,7 +253,7 @@ class LlamaBlock(nn.Module):
 
 
 class Checkpointed(nn.Module):
-    """Blocks that keep only their inputs for the backward pass, and are computed again in it."""
+    """Blocks with activation checkpointing: they save only their inputs, and are recomputed in the backward pass."""
 
     def __init__(self, blocks: list[nn.Module]) -> None:
         super().__init__()
@@ -291,8 +291,8 @@ MODELS: dict[str, Callable[[bool], tuple[nn.Module, tuple[int, ...]]]] = {
 
 
 def utilization(bench: Bench, name: str) -> Row:
-    """Return the MFU of a forward and of training as fxflops has them, and by the device's time of the whole forward."""
-    with bench.device:  # initial weights are drawn on the device: a CPU would take seconds
+    """Return fxflops's MFU of a forward and of training, and the forward's MFU from its measured device time."""
+    with bench.device:  # draw the initial weights on the device: a CPU would take seconds
         model, shape = MODELS[name](bench.stand_in)
     model = bench.to(model.to(torch.bfloat16))
     x = bench.to(values(bench, *shape))
@@ -328,16 +328,16 @@ def utilization(bench: Bench, name: str) -> Row:
 
 
 def counters(bench: Bench) -> Row:
-    """Return the FLOPs that the hardware's counters saw, beside the counted ones."""
+    """Return the FLOPs that the hardware counters report, with fxflops's counts."""
     if bench.stand_in:
         return {"kind": "counters", "rows": [], "why": "the stand-in has no counters"}
-    with tf32(False):  # its cases choose for themselves, and leave it so
+    with tf32(False):  # its cases set the TF32 flags and do not restore them
         counted = hardware_truth.by_ncu(min(30.0, max(15.0, bench.left)), bench.out)
     return {"kind": "counters", **counted}
 
 
 def own_peaks(bench: Bench) -> Row:
-    """Measure the device as fxflops does for a device that no table lists."""
+    """Measure the device's peaks as fxflops does for a device that is in no table."""
     start = time.perf_counter()
     device = measured(str(bench.device), ("bf16", "f16"))
     return {
@@ -351,7 +351,7 @@ def own_peaks(bench: Bench) -> Row:
 
 
 def table(rows: list[Row]) -> list[str]:
-    """Return the operations below their bounds, then the peaks, all operations, utilizations and counters."""
+    """Return the operations faster than their bounds, then the peaks, utilizations, counters and all operations."""
     of_kind: dict[str, list[Row]] = {}
     for row in rows:
         of_kind.setdefault(row["kind"], []).append(row)
@@ -388,7 +388,7 @@ def table(rows: list[Row]) -> list[str]:
 
 
 def operation_rows(rows: list[Row]) -> list[str]:
-    """Return a table of operations, those nearest to their bound or below it first."""
+    """Return a table of operations, sorted by time / bound: the fastest relative to their bound first."""
     head = [
         "operation",
         "time (us)",
@@ -412,7 +412,7 @@ def operation_rows(rows: list[Row]) -> list[str]:
 
 
 def peak_rows(rows: list[Row], own: list[Row]) -> list[str]:
-    """Return a table of ceilings: datasheet, measured by hand, and as fxflops measures them."""
+    """Return a table of ceilings: from the datasheet, measured here, and measured by fxflops."""
     by_fxflops: dict[str, float] = {}
     for row in own:
         by_fxflops = {**row["peaks"], "bandwidth": row["bandwidth"], "launch (s)": row["launch"]}
@@ -436,7 +436,7 @@ def peak_rows(rows: list[Row], own: list[Row]) -> list[str]:
 
 
 def utilization_rows(rows: list[Row]) -> list[str]:
-    """Return a table of MFU; "by hand" is 2 x MACs at the peak, over the device's time of the forward."""
+    """Return a table of MFU. "By hand" is the time that 2 x MACs take at the peak, divided by the forward's device time."""
     head = [
         "model",
         "above 1",

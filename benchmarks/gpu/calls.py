@@ -1,4 +1,4 @@
-"""A single operation as the parts time it: a function, its inputs, and how fxflops counts it."""
+"""A single operation that the parts time: a function, its inputs, and its count by fxflops."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ DTYPES = {
     "f64": torch.float64,
     "i8": torch.int8,
 }
-"""torch's dtypes; "tf32" is f32 that matrix products and convolutions may compute in TF32."""
+"""torch's dtypes. "tf32" is f32 for which matrix products and convolutions may use TF32."""
 
 
 @dataclass(frozen=True)
 class Operation:
     """A call of ``function`` on the inputs that ``make()`` returns, or its backward pass.
 
-    ``around`` returns a context for the call, e.g. one that chooses the kernel of attention; fxflops counts without it.
-    ``observed`` is True for a backward pass that the device has a kernel for and the meta device has not: there ``count``
-    has the operators that it is written out in, so it is counted from a run on the device instead.
+    ``around`` returns a context for the timed call, e.g. one that selects the attention kernel; fxflops counts without it.
+    ``observed`` is True for a backward pass that is one kernel on the device but several operators on meta. ``count`` would count
+    those operators, so the pass is counted from a run on the device instead.
     """
 
     family: str
@@ -52,12 +52,12 @@ class Operation:
 
     @contextmanager
     def context(self) -> Iterator[None]:
-        """The settings in which the operation runs."""
+        """The context in which the operation runs: its TF32 setting and ``around``."""
         with tf32(self.dtype == "tf32"), self.around():
             yield
 
     def timed(self) -> tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]:
-        """Return the function to time and the function that makes its inputs: of a backward pass, the gradients alone."""
+        """Return the function to time, and the function that makes its inputs. For a backward pass, only the gradients are timed."""
         if not self.backward:
             return torch.no_grad()(self.function), self.make
 
@@ -75,7 +75,7 @@ class Operation:
         return gradients, make
 
     def make_with_gradients(self) -> tuple[Any, ...]:
-        """Make inputs; those of floating point require a gradient."""
+        """Make inputs. Floating-point inputs require a gradient."""
         inputs = self.make()
         for each in inputs:
             if isinstance(each, torch.Tensor) and each.is_floating_point():
@@ -84,7 +84,7 @@ class Operation:
 
 
 class Called(nn.Module):
-    """A module that calls a function, as fxflops counts modules."""
+    """A module that calls a function, for fxflops to count."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class Called(nn.Module):
 
 
 class Counts(NamedTuple):
-    """FLOPs, bytes and least seconds of an operation, and what binds it."""
+    """The FLOPs, bytes and roofline bound (in seconds) of an operation, and the resource that binds it."""
 
     flops: int
     bytes: int
@@ -104,11 +104,11 @@ class Counts(NamedTuple):
 
 
 NOT_TIMED = ("copy", "detach", "t", "new_empty_strided", "expand", "ones_like", "clone")
-"""Operations of a counted backward pass that are not in the timed one: it starts from a gradient and stores none."""
+"""Operations of a counted backward pass that the timed one lacks: it starts from a given gradient, and does not accumulate into .grad."""
 
 
 def counts_of(operation: Operation, device: Device) -> Counts:
-    """Return what fxflops counts for an operation, and its bound on a device."""
+    """Return fxflops's counts for an operation, and its bound on a device."""
     inputs = operation.make_with_gradients() if operation.backward else operation.make()
     with tf32(operation.dtype == "tf32"):
         if operation.observed:
@@ -129,7 +129,7 @@ def counts_of(operation: Operation, device: Device) -> Counts:
 
 
 def observed(operation: Operation, inputs: tuple[Any, ...]) -> fxflops.Report:
-    """Return the report of the call and its backward pass as the device runs them."""
+    """Profile the call and its backward pass on the device, and return the report."""
     model = Called(operation.function)
     with fxflops.profile(model) as profiled:
         out = model(*inputs)
@@ -138,7 +138,7 @@ def observed(operation: Operation, inputs: tuple[Any, ...]) -> fxflops.Report:
 
 
 def device_of(bench: Bench) -> Device:
-    """Return the device's ceilings as users get them: those of the table, else measured ones. The stand-in takes an H100's."""
+    """Return the device's ceilings as a user would get them: from the table of devices, otherwise measured. The stand-in uses an H100's."""
     if bench.stand_in:
         return replace(find_device("H100 SXM"), name="cpu")  # as reports call it
     name = torch.cuda.get_device_name(bench.device)
@@ -147,8 +147,8 @@ def device_of(bench: Bench) -> Device:
 
 @contextmanager
 def tf32(allowed: bool) -> Iterator[None]:
-    """Let products of matrices and cuDNN's operations on f32 use TF32, or not."""
-    # The older names: once the newer ones (fp32_precision) are set, reading these raises, and other libraries read them.
+    """Allow or forbid TF32 for matrix products and cuDNN operations on f32."""
+    # Use the older settings: once the newer ones (fp32_precision) are set, reading the older raises, and other libraries read them.
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32
     matmul.allow_tf32 = cudnn.allow_tf32 = allowed
@@ -159,7 +159,7 @@ def tf32(allowed: bool) -> Iterator[None]:
 
 
 def values(bench: Bench, *shape: int, dtype: str = "bf16", channels_last: bool = False) -> torch.Tensor:
-    """Return random values on the device: with zeros a GPU draws less power, and so runs faster than with real data."""
+    """Return random values on the device. With zeros, a GPU would draw less power and run faster than with real data."""
     kind = DTYPES[dtype]
     if kind is torch.int8:
         tensor = torch.randint(-128, 128, shape, dtype=kind, device=bench.device)

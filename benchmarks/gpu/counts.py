@@ -1,8 +1,9 @@
-"""One model, one count: FLOPs, MACs and calls on the CPU, on the device and on meta, and as the device ran them.
+"""Check that a model has the same FLOPs, MACs and calls on the CPU, on the device, on meta, and in a real run on the device.
 
-Each model is counted forward and in training. The ways are ``count`` on the CPU, on the device and on meta, and
-``analyze`` on the device, which runs every operation. FlopCounterMode on meta is the oracle that does not know fxflops's
-formulas. Attention's kernels, optimizers, autocast, half precision, channels_last, ``torch.compile`` and a CUDA graph follow.
+Models are counted in training, and some also forward only, in four ways: ``count`` on the CPU, on the device and on meta, and
+``analyze`` on the device, which runs every operation. FlopCounterMode on meta is an oracle that is independent of fxflops's
+formulas. There are also cases for attention kernels, optimizers, autocast, half precision, channels_last, ``torch.compile`` and a
+CUDA graph.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ COMPARED = (
     "kernels",
     "raises",
 )
-"""The facts of a way that have to be the same in all ways of a row that have them."""
+"""The facts that must be equal in all ways of a row that have them."""
 MIB = 2**20
 
 
 def image(name: str, size: int = 64, **settings: Any) -> Built:
-    """Build a model of timm for two small images."""
+    """Build a timm model with a batch of two small images."""
     import timm
 
     return timm.create_model(name, **settings), (torch.randn(2, 3, size, size),), {}
@@ -62,7 +63,7 @@ def video() -> Built:
 
 
 def recurrent(cls: type[nn.Module], **settings: Any) -> Built:
-    """Build a recurrent layer for few steps: on meta its backward pass is counted step by step."""
+    """Build a recurrent layer with few time steps, because on meta its backward pass is counted step by step."""
     return cls(64, 64, **settings), (torch.randn(16, 4, 64),), {}
 
 
@@ -108,13 +109,13 @@ MODELS: dict[str, Callable[[], Built]] = {
     "timm: regnety_002": partial(image, "regnety_002"),
     "transformers: distilbert": partial(memory_zoo.build, "distilbert"),
 }
-"""The libraries take turns, so that a run that is stopped has seen each of them."""
+"""The libraries take turns, so that a stopped run has covered each of them."""
 FIRST = (*MODELS,)[:10]
-"""The models that come before all else, and are also counted without a training step."""
+"""The models that come first, and are also counted forward only."""
 
 
 def facts_of(report: fxflops.Report, training: bool, exact: bool = True, dtypes: bool = False) -> Row:
-    """Return what is compared of a report, and its peak. The calls and their dtypes are left out unless ``exact``."""
+    """Return the facts of a report to compare, and its peak. Calls need ``exact``; dtypes need ``exact`` and ``dtypes``."""
     forward = [call for call in report.calls if call.phase in ("forward", "gradient")]
     row: Row = {"FLOPs": report.total_flops, "MACs": report.total_macs, "complete": report.complete}
     if training:
@@ -124,7 +125,7 @@ def facts_of(report: fxflops.Report, training: bool, exact: bool = True, dtypes:
     if exact:
         row["calls"] = len(forward)
     if exact and dtypes:
-        # How a cast is spelled differs between a graph and a run; what the other operations return may not.
+        # A graph and a run may spell a cast differently, so casts are left out. The other results must have equal dtypes.
         results = Counter(
             name for call in forward if call.op != "to" for name in re.findall(r"(\w+)\[", repr(call.out))
         )
@@ -137,7 +138,7 @@ def facts_of(report: fxflops.Report, training: bool, exact: bool = True, dtypes:
 class Ways:
     """The ways in which one model is counted, each with its facts.
 
-    A way that raises has that as its only fact, so that the others are still compared; the row shows it as a difference.
+    If a way raises, the error is its only fact, so that the other ways are still compared. The row shows it as a difference.
     """
 
     def __init__(self, bench: Bench, case: str, training: bool) -> None:
@@ -145,7 +146,7 @@ class Ways:
         self.rows: dict[str, Row] = {}
 
     def add(self, name: str, run: Callable[[], fxflops.Report], **settings: bool) -> fxflops.Report | None:
-        """Run a way, and save its facts under this name."""
+        """Count in one way, and save the facts under this name. Return the report; None if the way raises."""
         try:
             report = run()
         except Exception as error:
@@ -157,7 +158,7 @@ class Ways:
         return report
 
     def row(self, **more: Any) -> Row:
-        """Return the row of the case: the ways, and every fact that is not the same in all of them."""
+        """Return the row of the case: the ways, and every fact that differs between them."""
         lines = differences(self.rows)
         keep_what_differs(self.rows)
         if more.get("ours", more.get("FlopCounterMode")) != more.get("FlopCounterMode"):
@@ -166,12 +167,12 @@ class Ways:
 
 
 def differences(ways: dict[str, Row]) -> list[str]:
-    """Return, for each fact that differs, its name and the ways that have each value."""
+    """Return a line for each fact that differs: its name, and each value with the ways that have it."""
     lines = []
     for fact in COMPARED:
         values: dict[Any, list[str]] = {}
         for name, row in ways.items():
-            # A way that raised has no facts but this one; without errors no way has it.
+            # "raises" is the only fact of a way that raised. The other ways do not have it, and count as None.
             if fact in row or fact == "raises":
                 values.setdefault(row.get(fact), []).append(name)
         if len(values) > 1 or (fact == "raises" and any(values)):
@@ -180,7 +181,7 @@ def differences(ways: dict[str, Row]) -> list[str]:
 
 
 def keep_what_differs(ways: dict[str, Row]) -> None:
-    """Leave of each way's backward FLOPs by operator the operators that do not have the same in all ways."""
+    """Remove the operators whose backward FLOPs are equal in all ways from each way's "backward by op"."""
     sums = [row["backward by op"] for row in ways.values() if "backward by op" in row]
     same = {op for each in sums for op in each if len({other.get(op) for other in sums}) == 1}
     for row in ways.values():
@@ -195,11 +196,11 @@ CAUSES = {
     "rnn_backward": "a recurrent layer step by step, where the other has one kernel",
     "lstm_cell_backward": "a recurrent layer by a kernel for each step's gates",
 }
-"""Why operators differ, by the one that only some of the ways have."""
+"""Why operators differ, by an operator that only some of the ways have."""
 
 
 def by_op(ways: dict[str, Row]) -> list[str]:
-    """Return the sums of the operators that differ, a line for each distinct set of them, and their cause where it is known."""
+    """Return a line for each distinct set of backward FLOPs by operator, and a line for each known cause of the difference."""
     sets: dict[str, list[str]] = {}
     for name, row in ways.items():
         if "backward by op" in row:
@@ -214,7 +215,7 @@ def by_op(ways: dict[str, Row]) -> list[str]:
 
 
 def by_flop_counter(model: nn.Module, args: Any, kwargs: Any, training: bool) -> int:
-    """Return the MACs that FlopCounterMode counts, without the fast path of attention that it does not know."""
+    """Return the MACs that FlopCounterMode counts. The fast path of attention is off, because FlopCounterMode does not know it."""
     model.train(training)
     enabled = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
@@ -231,7 +232,7 @@ def by_flop_counter(model: nn.Module, args: Any, kwargs: Any, training: bool) ->
 
 @cache
 def libraries() -> None:
-    """Import the models' libraries, and keep the garbage collector from going through their objects after every case."""
+    """Import the models' libraries, and keep the garbage collector from traversing their objects after every case."""
     import timm
     import torchvision
     import transformers
@@ -253,7 +254,7 @@ def analyzed(model: nn.Module, args: Any, kwargs: Any, **settings: Any) -> fxflo
 
 
 def counted_everywhere(bench: Bench, name: str, both: bool = True) -> Row:
-    """Count a model on the CPU, on meta and on the device, and run it there, in training and with ``both`` also forward."""
+    """Count a model on the CPU, on meta and on the device, and run it on the device: in training, and with ``both`` also forward."""
     if not bench.stand_in:
         libraries()
     torch.manual_seed(0)
@@ -282,16 +283,16 @@ def pass_settings(training: bool) -> Row:
 
 
 def oracle_of(abstract: tuple[nn.Module, Any, Any], training: bool, report: fxflops.Report | None) -> Row:
-    """Return the MACs that FlopCounterMode counts on meta, and beside them those of the report by its convention."""
+    """Return the MACs that FlopCounterMode counts on meta, and the report's MACs under the same convention."""
     oracle: Row = {}
     try:
         macs = by_flop_counter(*abstract, training)
-    except Exception as error:  # it runs the model on meta, where some models need values
+    except Exception as error:  # some models read values, which meta tensors do not have
         oracle["why no FlopCounterMode"] = raised(error)
     else:
         oracle["FlopCounterMode"] = macs
         if report is not None:
-            # Under this convention a grouped convolution's weight gradient counts as FlopCounterMode has it.
+            # This convention counts the weight gradient of a grouped convolution as FlopCounterMode does.
             ours = report.recount("torch")
             oracle["ours"] = (ours.total_training_flops if training else ours.total_flops) // 2
     return oracle
@@ -302,7 +303,7 @@ def raised(error: Exception) -> str:
 
 
 class Attention(nn.Module):
-    """Projected attention, by one of torch's kernels, or by the one that torch chooses."""
+    """Attention with projections, by one of torch's kernels, or (``backend=None``) by the kernel that torch chooses."""
 
     def __init__(
         self,
@@ -350,12 +351,12 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def attention(bench: Bench, backend: str, kind: str) -> Row:
-    """Count attention by one kernel, forward and backward; a kernel that torch refuses is said to be refused."""
+    """Count attention by one kernel, forward and backward. If torch refuses the kernel, the row says so."""
     width, heads, length = (32, 4, 16) if bench.stand_in else (512, 8, 256)
     settings = {"width": width, "heads": heads, **KINDS[kind]}
     torch.manual_seed(0)
     dtype = torch.bfloat16  # flash and cuDNN take no float32
-    # The CPU lacks some kernels, and meta all; there the model is the same, with the kernel that torch chooses.
+    # The CPU lacks some kernels, and meta lacks all. There, the same model uses the kernel that torch chooses.
     plain, x = Attention(None, **settings).to(dtype), torch.randn(2, length, width, dtype=dtype)
     model, x_there = bench.to(Attention(BACKENDS[backend], **settings).to(dtype)), bench.to(x.clone())
     try:
@@ -374,7 +375,7 @@ def attention(bench: Bench, backend: str, kind: str) -> Row:
             ways.rows[name]["kernels"] = attention_kernels(report)
     if bench.stand_in or ran is None:  # FlopCounterMode does not know the CPU's kernel in all versions
         return ways.row()
-    # It counts the kernels that ran: most compute the scores again in the backward pass.
+    # FlopCounterMode counts the kernels that ran: most recompute the scores in the backward pass.
     try:
         with FlopCounterMode(display=False) as counter:
             model(x_there).sum().backward()
@@ -387,7 +388,7 @@ def attention(bench: Bench, backend: str, kind: str) -> Row:
 
 
 def attention_kernels(report: fxflops.Report) -> str:
-    """Return the names of the attention operators in the backward pass, "" for plain matrix products."""
+    """Return the names of the attention operators in the backward pass; "" if it has plain matrix products."""
     names = {str(call.target) for call in report.calls if call.phase == "backward"}
     return ", ".join(sorted(name for name in names if "attention" in name))
 
@@ -405,7 +406,7 @@ class Casting(nn.Module):
 
 
 def autocast(bench: Bench, name: str, dtype: torch.dtype) -> Row:
-    """Casts are free, so a model counts under autocast as it does without; the device's dtypes are as it ran."""
+    """Check that autocast does not change a count, because casts are free, and that counted dtypes match the run on the device."""
     torch.manual_seed(0)
     model, args, kwargs = MODELS[name]()
     settings: Row = {"backward": True, "mode": "train"}
@@ -421,7 +422,7 @@ def autocast(bench: Bench, name: str, dtype: torch.dtype) -> Row:
 
 
 def as_dtype(dtype: torch.dtype, model: nn.Module, args: Any) -> tuple[nn.Module, Any]:
-    """Return the model, and the floating inputs, in this dtype."""
+    """Return the model and the floating-point inputs in this dtype."""
 
     def cast(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(dtype) if tensor.is_floating_point() else tensor
@@ -430,13 +431,13 @@ def as_dtype(dtype: torch.dtype, model: nn.Module, args: Any) -> tuple[nn.Module
 
 
 def as_channels_last(model: nn.Module, args: Any) -> tuple[nn.Module, Any]:
-    """Return model and images with the channels last in memory."""
+    """Return the model and its images in the channels_last memory format."""
     images = tree_map_only(torch.Tensor, lambda tensor: tensor.to(memory_format=torch.channels_last), args)
     return model.to(memory_format=torch.channels_last), images  # type: ignore[call-overload]
 
 
 def as_compiled(model: nn.Module, args: Any) -> tuple[nn.Module, Any]:
-    """Return the model compiled without a code generator, which would take most of the time here."""
+    """Return the model compiled with the eager backend: generating code would take most of the time here."""
     return torch.compile(model, backend="eager"), args  # type: ignore[return-value]
 
 
@@ -449,7 +450,7 @@ CHANGES: dict[str, Callable[[nn.Module, Any], tuple[nn.Module, Any]]] = {
 
 
 def changed(bench: Bench, name: str, change: str) -> Row:
-    """Count a model after a change that leaves its count as it is; the plain model on the CPU says what that is."""
+    """Count a model after a change that must not change its count. The expected count is the unchanged model's on the CPU."""
     torch.manual_seed(0)
     model, args, kwargs = MODELS[name]()
     settings: Row = {"backward": True, "mode": "train"}
@@ -473,7 +474,7 @@ STEPS: dict[str, dict[str, bool]] = {
 
 
 def optimizers(bench: Bench, name: str, optimizer: str, step: str) -> Row:
-    """Count a training step with its optimizer; a real step, after a first one that makes its state, is the truth."""
+    """Count a training step with its optimizer. The truth is a profiled real step, after a first step that creates the state."""
     torch.manual_seed(0)
     model, args, kwargs = MODELS[name]()
     make = partial(OPTIMIZERS[optimizer], **STEPS[step])
@@ -486,7 +487,7 @@ def optimizers(bench: Bench, name: str, optimizer: str, step: str) -> Row:
 
     settings: Row = {"backward": True, "mode": "train"}
     add("count, cpu", lambda: fxflops.count(model, args, kwargs, optimizer=make, **settings))
-    if step != "fused":  # torch makes no fused optimizer of meta tensors
+    if step != "fused":  # torch cannot create a fused optimizer for meta tensors
         abstract = on_meta(model), on_meta(args), on_meta(kwargs)
         add("count, meta", lambda: fxflops.count(*abstract, optimizer=make, **settings))
     bench.to(model).train()
@@ -512,7 +513,7 @@ def optimizers(bench: Bench, name: str, optimizer: str, step: str) -> Row:
 
 
 def graphed(bench: Bench) -> Row:
-    """Count a model whose forward replays a CUDA graph: what a graph computes is not seen, and must not pass for nothing."""
+    """Count a model whose forward replays a CUDA graph. Operations in a graph are not seen, and must not be reported as 0 FLOPs."""
     model, x = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256)), torch.randn(32, 256)
     ways = Ways(bench, "a CUDA graph", training=False)
     ways.add("count without, cpu", lambda: fxflops.count(model, x))
@@ -525,12 +526,12 @@ def graphed(bench: Bench) -> Row:
 
 
 def cases(bench: Bench) -> list[Case]:
-    """Some models first, then attention's kernels, the variants of a few models, and the other models."""
+    """Return the cases: the first models, attention kernels, variants of a few models, then the other models and CUDA graphs."""
     names = [*MODELS]
     if bench.stand_in:
-        torch.set_num_threads(1)  # small models, beside other processes
+        torch.set_num_threads(1)  # the models are small, and other processes run at the same time
         names = ["timm: resnet10t", "torch: nn.MultiheadAttention"]
-    # A training step has a forward pass, too: apart it is run for the first models only, which leaves time for all.
+    # A training step includes a forward pass. Only the first models are also counted forward only, to leave time for all models.
     models = [
         Case(name, partial(counted_everywhere, bench, name, number < len(FIRST)), 14 if number < len(FIRST) else 10)
         for number, name in enumerate(names)
@@ -546,7 +547,7 @@ def cases(bench: Bench) -> list[Case]:
 
 
 def variants(bench: Bench) -> Iterator[Case]:
-    """Yield the cases of optimizers, autocast, half precision, channels_last and torch.compile."""
+    """Yield the cases for optimizers, autocast, half precision, channels_last and torch.compile."""
     if bench.stand_in:
         name = "torch: nn.MultiheadAttention"
         yield Case(f"{name}, AdamW, plain", partial(optimizers, bench, name, "AdamW", "plain"), 6)
@@ -568,13 +569,13 @@ def variants(bench: Bench) -> Iterator[Case]:
 
 
 def graphs(bench: Bench) -> list[Case]:
-    """The case that could leave the device unusable is the last one; there is no graph of a CPU."""
+    """Return the CUDA graph case, which must run last because it could leave the device unusable. The stand-in has no graphs."""
     return [] if bench.stand_in else [Case("a CUDA graph", partial(graphed, bench), 3)]
 
 
 def table(rows: list[Row]) -> list[str]:
-    """Return first what differs, then every row."""
-    # A case of a model is two rows here.
+    """Return the rows that differ, then every row."""
+    # A model's case has a row for each pass.
     rows = [
         {**part, "case": ", ".join(filter(None, (row["case"], name)))}
         for row in rows
@@ -624,7 +625,7 @@ KINDS_OF_DIFFERENCES = {
 
 
 def kind_of(row: Row) -> str:
-    """Return the kind of a case's differences, by its first one: "" where there is none."""
+    """Return the first kind in KINDS_OF_DIFFERENCES that fits a case's differences; "" if there are none."""
     ways = row["ways"]
     if not row["differences"]:
         return ""
@@ -637,7 +638,7 @@ def kind_of(row: Row) -> str:
 
 
 def cells(row: Row) -> list[Any]:
-    """Return a case's cells: one value where all ways agree, else one for each way."""
+    """Return a case's cells: one value if all ways agree, otherwise one for each way."""
     ways = [*row["ways"].values()]
 
     def one(fact: str, show: Callable[[Any], str] = lambda value: f"{value:,}") -> str | None:

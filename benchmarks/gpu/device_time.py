@@ -1,10 +1,10 @@
-"""The device's time of a call, without the host's, and calls whose data is not in the device's cache.
+"""Measure the device time of a call without host overhead, and make calls whose data is not in the device's cache.
 
-An event pair around an eager call also measures how long the device waits for the host to launch the next kernel. Here the
-device is kept busy (``torch.cuda._sleep``) until the host has queued all calls of a sample, so that it runs them one
-right after the other. A sample during which the device had to wait is discarded.
+A pair of events around an eager call also measures how long the device waits for the host to launch the next kernel. Here the
+device is kept busy (``torch.cuda._sleep``) until the host has queued all calls of a sample, so that it runs them back to back.
+A sample in which the device had to wait is discarded.
 
-The stand-in has no queue; there the host's clock takes the time of each call.
+The stand-in has no queue: there, each call is timed by the host's clock.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from torch.utils._pytree import tree_leaves
 from benchmarks.gpu.bench import Bench
 
 SAMPLE_SECONDS, MOST_CALLS = 2e-3, 64
-"""A sample is as many calls as take 2 ms from an idle device to an idle device, and 64 at most: CUDA queues about 1,000
+"""A sample has as many calls as fit into 2 ms (timed from idle device to idle device), but at most 64: CUDA queues about 1,000
 kernels, then the host has to wait."""
 FEWEST_SAMPLES = 3
 CYCLES_PER_SECOND = 2e9
-"""At least the clock of current GPUs, in which ``torch.cuda._sleep`` counts. A slower clock only sleeps longer."""
+"""``torch.cuda._sleep`` counts clock cycles. This is at least the clock rate of current GPUs; a slower clock only sleeps longer."""
 ROTATED_BYTES, MOST_COPIES = 200_000_000, 32
-"""Four times the L2 cache of an H100 or H200 (50 MB): data that was used so long ago is in the cache no more. With 32
-copies that holds for calls from 6 MB; the memory of smaller ones takes less time than a launch, wherever it is."""
+"""Four times the L2 cache of an H100 or H200 (50 MB), so the cache has evicted data by the time it is used again. With at most 32
+copies, that works for calls that touch 6 MB or more. Smaller calls spend less time on memory than on a launch in any case."""
 
 
 class DeviceTimes(NamedTuple):
-    """``seconds`` has the device's time of one call, for each sample; ``calls`` is the number of calls in a sample.
+    """``seconds`` has the device time of one call, for each sample; ``calls`` is the number of calls in a sample.
 
-    ``is_full`` is False if the device had to wait for the host, as it does in a call that synchronizes: then the times are
-    an upper bound.
+    ``is_full`` is False if the device had to wait for the host, e.g. because the call synchronizes. The times are then an upper
+    bound.
     """
 
     seconds: list[float]
@@ -47,20 +47,20 @@ class DeviceTimes(NamedTuple):
 
     @property
     def spread(self) -> float:
-        """The range of the times, without the fastest and the slowest tenth, as a share of their median."""
+        """The range of the times without the fastest and slowest tenth, as a share of the median."""
         ordered, cut = sorted(self.seconds), len(self.seconds) // 10
         return (ordered[-1 - cut] - ordered[cut]) / self.median
 
 
 def device_seconds(bench: Bench, run: Callable[[], Any], repeats: int = 20) -> list[float]:
-    """Return the device's time of a call in seconds, once for each sample; the device does not wait for the host meanwhile."""
+    """Return the device time of a call in seconds, for each sample, without waits for the host."""
     return device_times(bench, run, repeats).seconds
 
 
 def device_times(bench: Bench, run: Callable[[], Any], repeats: int = 20, seconds: float = float("inf")) -> DeviceTimes:
-    """Time calls of ``run`` on the device: ``repeats`` samples, or as many as fit into ``seconds``, but three at least.
+    """Time calls of ``run`` on the device: ``repeats`` samples, or as many as fit into ``seconds``, but at least three.
 
-    The calls before the samples warm up. With the stand-in a sample is one call.
+    Two warm-up calls come first. With the stand-in, there is one warm-up call, and a sample is one call.
     """
     end = time.perf_counter() + seconds
     run()
@@ -84,7 +84,7 @@ def device_times(bench: Bench, run: Callable[[], Any], repeats: int = 20, second
             waited.append(sample)
             asleep *= 2
             if len(waited) >= FEWEST_SAMPLES and not samples:
-                return DeviceTimes(waited, calls, False)  # it waits however long the device sleeps
+                return DeviceTimes(waited, calls, False)  # the device waits no matter how long it sleeps first
         if len(samples) >= FEWEST_SAMPLES and time.perf_counter() > end:
             break
         if len(waited) > repeats:
@@ -93,7 +93,7 @@ def device_times(bench: Bench, run: Callable[[], Any], repeats: int = 20, second
 
 
 def _sample(bench: Bench, run: Callable[[], Any], calls: int, asleep: float) -> tuple[float, bool]:
-    """Return the seconds of one of the calls, and True if all were queued before the first began."""
+    """Return the seconds per call, and whether all calls were queued before the first one began."""
     first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     torch.cuda._sleep(int(asleep * CYCLES_PER_SECOND))
     first.record()
@@ -106,9 +106,9 @@ def _sample(bench: Bench, run: Callable[[], Any], calls: int, asleep: float) -> 
 
 
 def captured(bench: Bench, run: Callable[[], Any], calls: int) -> Callable[[], Any]:
-    """Return a function that replays a CUDA graph of so many calls: the device's own order, with the least time between kernels.
+    """Return a function that replays a CUDA graph of ``calls`` calls, with the shortest possible gaps between kernels.
 
-    The stand-in has no graphs; there the function makes the calls.
+    The stand-in has no graphs: there, the function makes the calls directly.
     """
 
     def all_calls() -> None:
@@ -120,7 +120,7 @@ def captured(bench: Bench, run: Callable[[], Any], calls: int) -> Callable[[], A
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        run()  # libraries set themselves up in the first call, which a capture does not allow
+        run()  # libraries initialize in the first call, which a capture does not allow
     torch.cuda.current_stream().wait_stream(side)
     bench.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -130,28 +130,28 @@ def captured(bench: Bench, run: Callable[[], Any], calls: int) -> Callable[[], A
 
 
 def rotated(function: Callable[..., Any], make: Callable[[], tuple[Any, ...]]) -> Callable[[], Any]:
-    """Return a function of no arguments that calls ``function`` with the next of several sets of inputs.
+    """Return a function without arguments that calls ``function`` with the next of several sets of inputs.
 
-    Inputs and results come from so many buffers that the cache holds none of them when it is used again
-    (:data:`ROTATED_BYTES`). ``make`` makes a set of inputs.
+    ``make`` makes a set of inputs. There are so many sets that the cache no longer holds a set, or its result, when it is used
+    again (:data:`ROTATED_BYTES`).
     """
     first = make()
     result = function(*first)
-    # A view, and an output that was written in place, share the storage of an input.
+    # Count each storage once: a view, or an output written in place, shares the storage of an input.
     sizes = {}
     for tensor in tree_leaves((first, result)):
         if isinstance(tensor, torch.Tensor):
             sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
     copies = max(1, min(MOST_COPIES, -(-ROTATED_BYTES // max(1, sum(sizes.values())))))
     inputs = [first, *(make() for _ in range(copies - 1))]
-    # All results exist from the beginning: a call that needs more memory from the driver waits for the device.
+    # Allocate all results at the start: a call that needs more memory from the driver would wait for the device.
     results: list[Any] = [result, *(function(*each) for each in inputs[1:])]
     position = 0
 
     def next_call() -> Any:
         nonlocal position
         position = (position + 1) % copies
-        # Freed first: its memory is for the new result, so the results rotate as the inputs do.
+        # Free the old result first: the new result takes its memory, so the results rotate as the inputs do.
         results[position] = None
         results[position] = function(*inputs[position])
         return results[position]

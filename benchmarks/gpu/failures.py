@@ -1,7 +1,7 @@
-"""What goes wrong on a GPU, and what is unusual there: out of memory, errors, threads, streams, graphs, processes.
+"""Check failures and unusual runs on a GPU: out of memory, errors, threads, streams, graphs, processes.
 
-Each case checks a claim: ``checked`` has it in words, ``held`` says whether it is so, and ``seen`` has what was seen. A claim that
-does not hold is a row like any other. ``held`` is None where the machine lacks what the claim is about.
+Each case checks a claim. ``checked`` states the claim, ``held`` says whether it holds, and ``seen`` has the observations. A claim that
+does not hold gets a row like any other. ``held`` is None if the machine cannot check it, e.g. for lack of a second device.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ TITLE = "Failures and unusual runs on a GPU"
 NEEDS: tuple[str, ...] = ()
 WIDTH = 256
 THREAD_SECONDS, PROCESS_SECONDS = 15.0, 25.0
-"""How long threads and the process with NCCL may take before they are called stuck."""
+"""Seconds before the threads, or the NCCL process, are reported as stuck."""
 Seen = tuple[bool | None, dict[str, Any]]
 
 
 def cases(bench: Bench) -> list[Case]:
-    """The cases, in order of importance; but those with graphs, which may leave the device in a bad state, and NCCL last."""
+    """Return the cases in order of importance. Graphs, which may leave the device in a bad state, and NCCL come last."""
     made: list[Case] = []
 
     def add(name: str, checked: str, run: Callable[[Bench], Seen], forwards: int, on_stand_in: bool = False) -> None:
@@ -109,7 +109,7 @@ def cases(bench: Bench) -> list[Case]:
 
 
 def verdict(bench: Bench, checked: str, run: Callable[[Bench], Seen]) -> Row:
-    """Return the row of a claim. An error that the claim does not foresee is one against it; its traceback is in the log."""
+    """Return the row of a claim. If checking it raises an unexpected error, the claim does not hold; the traceback is in the log."""
     try:
         held, seen = run(bench)
     except Exception as error:
@@ -127,7 +127,7 @@ def table(rows: list[Row]) -> list[str]:
 
 
 def in_words(seen: dict[str, Any]) -> str:
-    """Return figures as "name value, ..." on one line."""
+    """Return the observations as "name value; ..." on one line."""
     parts = []
     for name, value in seen.items():
         text = f"{value:.3g}" if isinstance(value, float) else " ".join(str(value).split())
@@ -151,11 +151,11 @@ def profiled(model: nn.Module, run: Callable[[], Any]) -> fxflops.Report:
     return p.report
 
 
-# Out of memory.
+# Out of memory
 
 
 class Wide(nn.Module):
-    """A module that wants more memory than there is, in an operation that is easy to name."""
+    """A module that needs more memory than there is, in an operation with a recognizable name (repeat)."""
 
     def __init__(self, times: int, reads: bool = False) -> None:
         super().__init__()
@@ -198,7 +198,7 @@ OUT_OF_MEMORY: dict[str, Callable[[nn.Module, torch.Tensor], Any]] = {
 
 @contextmanager
 def limited(bench: Bench, more: int) -> Iterator[None]:
-    """Let the device have so many bytes more than are allocated now."""
+    """In the block, limit the device to ``more`` bytes beyond its current memory."""
     if bench.stand_in:
         memory = bench._standin.memory
         before, memory.capacity = memory.capacity, memory.live + more
@@ -208,7 +208,7 @@ def limited(bench: Bench, more: int) -> Iterator[None]:
             memory.capacity = before
         return
     total = int(torch.cuda.get_device_properties(bench.device).total_memory)
-    share = (torch.cuda.memory_reserved(bench.device) + more) / total  # what is cached counts, too
+    share = (torch.cuda.memory_reserved(bench.device) + more) / total  # cached memory counts too
     torch.cuda.set_per_process_memory_fraction(min(share, 1.0), bench.device)
     try:
         yield
@@ -217,14 +217,14 @@ def limited(bench: Bench, more: int) -> Iterator[None]:
 
 
 def out_of_memory(bench: Bench, call: Callable[[nn.Module, torch.Tensor], Any]) -> Seen:
-    """Run a model that wants four times the memory that there is."""
+    """Run a model that needs four times the available memory, and check the error and that all memory is released."""
     rows = 16 if bench.stand_in else 4096
     emptied(bench)
-    reads = call is counted_on_real  # else it is counted on meta, where there is memory for everything
+    reads = call is counted_on_real  # reading a value forces a real run: a count on meta would need no memory
     model = bench.to(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), Wide(64, reads)).eval())
     x = inputs(bench, rows)
     with torch.no_grad():
-        model[:2](x)  # the workspace of cuBLAS is there from now on
+        model[:2](x)  # make cuBLAS allocate its workspace
     bench.empty()
     before = bench.allocated
     with limited(bench, 16 * x.nbytes):
@@ -232,12 +232,12 @@ def out_of_memory(bench: Bench, call: Callable[[nn.Module, torch.Tensor], Any]) 
     bench.empty()
     seen["bytes left"] = bench.allocated - before
     claims = [seen.get(name) for name in ("names the operation", "names the module", "says what is allocated")]
-    ours = seen.get("ours") or call is in_profile  # in a block the error is the user's own
+    ours = seen.get("ours") or call is in_profile  # in a profile() block, the error is torch's, unchanged
     return bool(all(claims) and ours and not seen["bytes left"]), seen
 
 
 def error_of(call: Callable[[nn.Module, torch.Tensor], Any], model: nn.Module, x: torch.Tensor) -> dict[str, Any]:
-    """Return what the error of a call says; the error itself is dropped."""
+    """Return what the error of a call says. The error itself is dropped, because it would keep tensors alive."""
     try:
         call(model, x)
     except torch.OutOfMemoryError as error:
@@ -254,7 +254,7 @@ def error_of(call: Callable[[nn.Module, torch.Tensor], Any], model: nn.Module, x
 
 
 def larger_than_device(bench: Bench) -> Seen:
-    """Count a model whose weights are more than the device's memory."""
+    """Count a model whose weights do not fit into the device's memory."""
     total = int(bench.module.get_device_properties(bench.device).total_memory)
     width = 32768
     layers = total // (4 * width * width) + 2
@@ -273,7 +273,7 @@ def larger_than_device(bench: Bench) -> Seen:
     return held and after == baseline, seen
 
 
-# Memory that is left behind.
+# Memory left behind
 
 
 def summed_up(model: nn.Module, x: torch.Tensor) -> Any:
@@ -317,7 +317,7 @@ CALLS: dict[str, Callable[[nn.Module, torch.Tensor], Any]] = {
 
 @cache
 def worked(bench: Bench) -> None:
-    """Let the device's libraries allocate what they keep for the rest of the process, which no call leaves behind."""
+    """Make the device's libraries allocate the memory that they keep for the rest of the process, so that no call is blamed for it."""
     net(bench)(inputs(bench)).sum().backward()
 
 
@@ -331,11 +331,11 @@ def left_behind(bench: Bench, call: Callable[[nn.Module, torch.Tensor], Any]) ->
     return with_report == left == 0, {"bytes with the report": with_report, "bytes without": left}
 
 
-# Threads and streams.
+# Threads and streams
 
 
 def two_threads(bench: Bench) -> Seen:
-    """Count, profile and analyze two models, first alone, then each in a thread of its own."""
+    """Count, profile and analyze two models: first one after the other, then each in its own thread."""
     models, x = [net(bench, seed) for seed in (0, 1)], inputs(bench)
 
     def work(model: nn.Module) -> tuple[list[int], list[float]]:
@@ -375,7 +375,7 @@ def two_threads(bench: Bench) -> Seen:
 
 
 class Branches(nn.Module):
-    """Two branches, which are added; the second one may run on a stream of its own."""
+    """The sum of two branches. With ``aside``, the second branch runs on a side stream."""
 
     def __init__(self, aside: bool) -> None:
         super().__init__()
@@ -418,7 +418,7 @@ def streams(bench: Bench) -> Seen:
     return held, seen
 
 
-# Errors of the user's own.
+# Errors in the user's code
 
 
 class Raises(nn.Module):
@@ -447,7 +447,7 @@ RAISING: dict[str, Callable[[nn.Module, torch.Tensor], Any]] = {
 
 
 def state_of(model: nn.Module) -> list[Any]:
-    """Return what an observer may leave behind: attributes, hooks, modes."""
+    """Return everything that fxflops might leave behind: attributes, hooks, modes."""
     everywhere = vars(torch.nn.modules.module)
     global_hooks = {
         name: len(hooks) for name, hooks in everywhere.items() if name.startswith("_global_") and "hooks" in name
@@ -460,7 +460,7 @@ def state_of(model: nn.Module) -> list[Any]:
 
 
 def hooks_of(module: nn.Module) -> list[int]:
-    """Return how many hooks a module has, of each kind."""
+    """Return the number of hooks of each kind that a module has."""
     return [len(hooks) for name, hooks in vars(module).items() if name.endswith("_hooks")]
 
 
@@ -468,7 +468,7 @@ def raised(bench: Bench, call: Callable[[nn.Module, torch.Tensor], Any], error: 
     emptied(bench)
     model, x = nn.Sequential(net(bench), Raises()).eval(), inputs(bench)
     flops = fxflops.count(model, x).total_flops
-    in_profile(model, x)  # the workspace of cuBLAS is there from now on
+    in_profile(model, x)  # make cuBLAS allocate its workspace
     bench.empty()
     before, allocated = state_of(model), bench.allocated
     model[1].error = error
@@ -487,7 +487,7 @@ def raised(bench: Bench, call: Callable[[nn.Module, torch.Tensor], Any], error: 
     return bool(held), seen
 
 
-# Where tensors are, and what is read of them.
+# Devices of tensors, and values that are read
 
 
 class ReadsValue(nn.Module):
@@ -511,7 +511,7 @@ class Split(nn.Module):
 
 
 def agreement(model: nn.Module, x: torch.Tensor, flops: int | None = None) -> Seen:
-    """Return whether count, profile and analyze agree, with each other and with a number that is known."""
+    """Return whether count, profile and analyze agree with each other and, if given, with ``flops``."""
     reports = {
         "count": fxflops.count(model, x),
         "profile": in_profile(model, x),
@@ -587,11 +587,11 @@ def pinned(bench: Bench) -> Seen:
     return same and p.report.total_flops == flops and p.report.complete and bool(p.report.block_time), seen
 
 
-# CUDA graphs, and processes.
+# CUDA graphs and processes
 
 
 def captured(model: nn.Module, x: torch.Tensor) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
-    """Return a graph of a call of the model, and the tensor with its result."""
+    """Capture a call of the model. Return the CUDA graph and the tensor that holds its result."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         out = model(x)
@@ -599,7 +599,7 @@ def captured(model: nn.Module, x: torch.Tensor) -> tuple[torch.cuda.CUDAGraph, t
 
 
 def warmed_up(model: nn.Module, x: torch.Tensor) -> None:
-    """Run the model on a side stream, as torch asks for before a capture."""
+    """Run the model on a side stream, which torch requires before a capture."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.no_grad(), torch.cuda.stream(side):
@@ -631,7 +631,7 @@ def graph_replayed(bench: Bench) -> Seen:
     x.copy_(torch.randn(64, WIDTH))
     with fxflops.profile(model) as p:
         graph.replay()
-        torch.zeros(1, device=bench.device)  # a block in which nothing was seen has nothing to report
+        torch.zeros(1, device=bench.device)  # a block needs at least one visible operation to have a report
     with torch.no_grad():
         same = torch.allclose(out, model(x))
     seen = {"same output": same, "ms": 1000 * (p.report.block_time or 0.0), "complete": p.report.complete}
@@ -659,8 +659,8 @@ def graphed_callables(bench: Bench) -> Seen:
 
 
 def one_rank(bench: Bench, backend: str = "nccl") -> Seen:
-    """Run ``one_rank.py`` in a process of its own, which can be ended if it hangs."""
-    limit = max(5.0, min(PROCESS_SECONDS, bench.left + 2))  # so that the row is there before the part's time is over
+    """Run ``one_rank.py`` in its own process, which can be killed if it hangs."""
+    limit = max(5.0, min(PROCESS_SECONDS, bench.left + 2))  # so that the row is saved before the part's time is over
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "benchmarks.gpu.one_rank", backend, folder]
         with open(f"{folder}/out", "w+") as out, open(f"{folder}/errors", "w+") as errors:

@@ -1,22 +1,22 @@
-"""Memory: the predicted peak, the measured storages, and what the device's allocator says of the same step.
+"""Compare the predicted peak memory, the measured live storages, and the device allocator's statistics for the same step.
 
 A case is a model run in one way: inference, or the second of two training steps, with or without activation checkpointing.
-It begins on an empty device. Its row has these figures, in bytes:
+It starts on an empty device. Its row has these figures, in bytes:
 
-    alive        allocated before the model was moved to the device: nothing, unless an earlier case was not released
+    alive        allocated before the model is moved to the device: 0, unless an earlier case left memory behind
     own          parameters, buffers, inputs and the optimizer's state, before the step
-    other        allocated before the step beside these, by requested size: the workspace that cuBLAS keeps
-    allocated    the most during the step, ``max_memory_allocated``; ``requested`` is the same without the allocator's rounding
-    backward     the most until the optimizer's step; ``analyze`` takes none
-    reserved     the most from the empty device to the end of the step, ``max_memory_reserved``
-    held         requested, without what is allocated and freed within one operator (see ``benchmarks/allocator.py``)
+    other        requested before the step for anything else: the workspace that cuBLAS keeps
+    allocated    peak during the step, ``max_memory_allocated``; ``requested`` is the same without the allocator's rounding
+    backward     peak until the optimizer's step, because ``analyze`` takes no optimizer step
+    reserved     peak from the empty device to the end of the step, ``max_memory_reserved``
+    held         requested, without memory that is allocated and freed within one operator (see ``benchmarks/allocator.py``)
     predicted    ``count()`` of the model on the device
-    on meta      ``count()`` of the model as it is built on meta, for the device
-    storages     the most in live storages in an observed run on the device
-    analyze      ``max_memory`` of ``analyze()``, which the allocator measures
-    left         allocated after the case, when everything is dropped, beside ``alive``
+    on meta      ``count()`` for the device, of the model built on meta
+    storages     peak of the live storages in an observed run on the device
+    analyze      ``max_memory`` of ``analyze()``, measured by the allocator
+    left         allocated after the case, when everything is dropped, minus ``alive``
 
-``snapshots.jsonl.gz`` has a line for each case: the allocator's own trace of it, from the empty device to the end of the step.
+``snapshots.jsonl.gz`` has a line for each case: the allocator's own trace, from the empty device to the end of the step.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from fxflops.run.subject import Subject
 
 TITLE = "Memory on a GPU: predicted, measured by storages, and allocated"
 NEEDS = ("timm", "torchvision", "transformers")
-# Neighbours are of different kinds, so that a part that is stopped has some of each.
+# Neighbours are of different kinds, so that a stopped part has some of each.
 MODELS = (
     "resnet18",
     "llama",
@@ -67,17 +67,17 @@ MODELS = (
     "gemma",
     "latent attention",
     "repvgg_a0",
-    # Last, as on meta each of their steps is counted by itself, which takes long.
+    # These come last: on meta, each of their time steps is counted separately, which takes long.
     "nn.LSTM",
     "nn.GRU",
 )
 LARGER = 16
-"""The inputs are so many times those of the zoo: activations are to matter beside weights, and beside cuBLAS's 32 MiB."""
+"""The batch is this many times the zoo's, so that activations matter compared with weights and with cuBLAS's 32 MiB."""
 ENTRIES, SNAPSHOT_BYTES = 200_000, 6 * 10**6
-"""The most entries in the allocator's trace of a case, and the most bytes of the file with the snapshots."""
+"""The maximum number of entries in the allocator's trace of a case, and the maximum size of the snapshot file in bytes."""
 HISTORY = "_record_memory_history"
 FAST_PATH = "_transformer_encoder_layer_fwd"
-"""The operator of torch's fast path for a layer of nn.TransformerEncoder in inference."""
+"""The operator of torch's fast path for an nn.TransformerEncoder layer in inference."""
 
 
 def cases(bench: Bench) -> list[Case]:
@@ -93,18 +93,18 @@ def cases(bench: Bench) -> list[Case]:
 
 
 def ways(number: int) -> list[str]:
-    """Return the ways to run a model: every second one trains with AdamW, the others with SGD with momentum."""
+    """Return the ways to run the model with this number: even ones train with SGD with momentum, odd ones with AdamW."""
     optimizer = [*OPTIMIZERS][number % 2]
     return [INFERENCE, optimizer, optimizer + CHECKPOINTED]
 
 
 def forwards_of(way: str) -> int:
-    """Return about how often a case runs its model, where a backward pass is two runs."""
+    """Return roughly how many forwards a case takes. A backward pass counts as two."""
     return 8 if way == INFERENCE else 20
 
 
 def case(bench: Bench, name: str, way: str) -> Row:
-    """Return the figures of one model, run in one way, from an empty device to an empty device."""
+    """Return the figures of one model run in one way, including the memory alive before and left afterwards."""
     if not bench.stand_in:
         libraries()
     alive = emptied(bench)
@@ -114,7 +114,7 @@ def case(bench: Bench, name: str, way: str) -> Row:
 
 @cache
 def libraries() -> None:
-    """Import the libraries of models: what they make is no part of a case."""
+    """Import the model libraries beforehand, so that their objects do not count as part of a case."""
     import timm
     import torchvision
     import transformers
@@ -124,13 +124,13 @@ def libraries() -> None:
 
 @cache
 def settled() -> None:
-    """Keep the garbage collector from going through the objects of libraries several times in every case."""
+    """Keep the garbage collector from traversing the libraries' objects several times in every case."""
     gc.collect()
     gc.freeze()
 
 
 def emptied(bench: Bench) -> int:
-    """Free what nobody holds, and the workspaces that cuBLAS keeps; return the bytes that are still allocated."""
+    """Free all unreferenced memory and the workspaces that cuBLAS keeps. Return the bytes that are still allocated."""
     settled()
     bench.empty()
     if not bench.stand_in:
@@ -140,7 +140,7 @@ def emptied(bench: Bench) -> int:
 
 
 def figures(bench: Bench, name: str, way: str) -> Row:
-    """Return the figures of a case. Nothing of it is alive on the device when this has returned."""
+    """Return the figures of a case. All its tensors on the device are freed on return."""
     torch.manual_seed(0)
     training, make = way != INFERENCE, OPTIMIZERS.get(way.removesuffix(CHECKPOINTED))
     with torch.device("meta"):
@@ -155,7 +155,7 @@ def figures(bench: Bench, name: str, way: str) -> Row:
         run()
         model.zero_grad()
         bench.synchronize()
-        gc.collect()  # other memory is what stays, not what nobody has collected yet
+        gc.collect()  # so that "other" does not include garbage that is not collected yet
         trace.mark("first step")
         row = alive_before(bench, model, (args, kwargs), optimizer)
         events, measured = measured_step(bench, run, optimizer)
@@ -167,7 +167,7 @@ def figures(bench: Bench, name: str, way: str) -> Row:
     row |= {"predicted": counted.max_memory, "on meta": on_meta.max_memory, "trace": counted.trace}
     row["why"] = counted.trace_reason[:200]
     row["storages"] = live_storages(model, args, kwargs, optimizer)
-    if CHECKPOINTED not in way:  # the graph that analyze runs has no checkpointing
+    if CHECKPOINTED not in way:  # analyze runs a graph, which has no checkpointing
         mode = "train" if training else "eval"
         report = fxflops.analyze(model, args, kwargs, mode=mode, backward=training, repeats=0)
         row |= {"analyze": report.max_memory, "analyze's source": report.memory.source}
@@ -175,10 +175,10 @@ def figures(bench: Bench, name: str, way: str) -> Row:
 
 
 def built(bench: Bench, name: str, way: str) -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
-    """Return a model with its inputs, on the device where tensors are made now."""
+    """Return a model with its inputs, on torch's current default device."""
     model, args, kwargs = memory_zoo.build(name)
     if not bench.stand_in:
-        batch = 1 if name == "nn.GRU" else 0  # it takes the sequence first
+        batch = 1 if name == "nn.GRU" else 0  # its inputs are [sequence, batch, features]
         args = tuple(larger(tensor, batch) for tensor in args)
         kwargs = {key: larger(value, batch) for key, value in kwargs.items()}
     if way.endswith(CHECKPOINTED):
@@ -188,20 +188,20 @@ def built(bench: Bench, name: str, way: str) -> tuple[torch.nn.Module, tuple[Any
 
 
 def larger(value: Any, batch: int) -> Any:
-    """Return a tensor with so many times the batch, which is this dimension; other values as they are."""
+    """Return a tensor with LARGER times the batch, which is its dimension ``batch``. Return any other value unchanged."""
     return torch.cat([value] * LARGER, batch) if isinstance(value, torch.Tensor) else value
 
 
 def predicted(
     model: torch.nn.Module, args: Any, kwargs: Any, optimizer: Any, device: str | None = None
 ) -> fxflops.Report:
-    """Count the model, with its training step if there is an optimizer, or a function that makes one."""
+    """Count the model, as a training step if ``optimizer`` is an optimizer or a function that makes one."""
     mode, training = ("eval", False) if optimizer is None else ("train", True)
     return fxflops.count(model, args, kwargs, mode=mode, backward=training, optimizer=optimizer, device=device)
 
 
 def live_storages(model: torch.nn.Module, args: Any, kwargs: Any, optimizer: Any) -> int:
-    """Return the most bytes in live storages in an observed run on the model's own device."""
+    """Return the peak bytes of live storages in an observed run on the model's device."""
     training = optimizer is not None
     with torch.set_grad_enabled(training):
         request = Request("train" if training else "eval", training, optimizer=optimizer)
@@ -213,17 +213,17 @@ def live_storages(model: torch.nn.Module, args: Any, kwargs: Any, optimizer: Any
 
 
 def statistic(bench: Bench, name: str) -> int | None:
-    """Return one of the allocator's statistics; None for the stand-in, which has none."""
+    """Return one of the allocator's statistics; None for the stand-in, which does not have them."""
     return bench.module.memory_stats(bench.device)[name] if hasattr(bench.module, "memory_stats") else None
 
 
 def alive_before(bench: Bench, model: torch.nn.Module, inputs: Any, optimizer: torch.optim.Optimizer | None) -> Row:
-    """Return what is allocated before the step: the case's own tensors, and other memory."""
+    """Return the memory that is allocated before the step: the case's own tensors, and other memory."""
     states = tensors_in([*optimizer.state.values()]) if optimizer else []
     tensors = [*model.parameters(), *model.buffers(), *tensors_in(inputs), *states]
     own = bytes_of(tensor for tensor in tensors if tensor.device.type == bench.device.type)
     allocated, requested = bench.allocated, statistic(bench, "requested_bytes.all.current")
-    # By requested sizes, as a block of the allocator is often larger than its tensor.
+    # Use requested sizes: the allocator's blocks are often larger than their tensors.
     other = (allocated if requested is None else requested) - own
     return {"own": own, "other": other, "allocated before": allocated}
 
@@ -231,7 +231,7 @@ def alive_before(bench: Bench, model: torch.nn.Module, inputs: Any, optimizer: t
 def measured_step(
     bench: Bench, run: Callable[[], None], optimizer: torch.optim.Optimizer | None
 ) -> tuple[list[Event], Row]:
-    """Run a step; return its allocations, and the allocator's peaks."""
+    """Run a step. Return its allocations and the allocator's peaks."""
     before_step: list[int] = []
 
     def look(*_: Any) -> None:
@@ -257,7 +257,7 @@ def measured_step(
 class Trace:
     """The allocator's trace of a with block: each allocation and free, and the segments that it takes from the driver.
 
-    A stand-in has none. Stacks are not recorded: the operators are those of torch.profiler.
+    A stand-in has no trace. Stacks are not recorded: the names of operators come from torch.profiler.
     """
 
     def __init__(self, bench: Bench) -> None:
@@ -277,7 +277,7 @@ class Trace:
         return self
 
     def mark(self, name: str) -> None:
-        """Note how far the trace has come."""
+        """Record the current length of the trace under this name."""
         if self._memory is not None:
             self._entries = self._memory._snapshot()["device_traces"][self._index][self._first :]
             self._marks[name] = len(self._entries)
@@ -287,7 +287,7 @@ class Trace:
             getattr(self._memory, HISTORY)(None)
 
     def save(self, file: Path, name: str, events: Sequence[Event], row: Row) -> Row:
-        """Append the trace to a file; return the columns about it."""
+        """Append the trace to a file, unless the file would get too large. Return the columns about the trace."""
         if self._memory is None:
             return {"snapshot": "the device records none"}
         line = {"case": name, "marks": self._marks, **columns(self._entries)}
@@ -311,13 +311,13 @@ class Trace:
             said["fast path"] = any(FAST_PATH in name for name in line["operators"]["names"])
         if (file.stat().st_size if file.exists() else 0) + len(packed) > SNAPSHOT_BYTES:
             return {**said, "snapshot": "left out, as the file has its size"}
-        with file.open("ab") as out:  # one after the other, gzip files are one file
+        with file.open("ab") as out:  # concatenated gzip files are a valid gzip file
             out.write(packed)
         return {**said, "snapshot": len(packed)}
 
 
 def columns(entries: Sequence[dict[str, Any]]) -> Row:
-    """Return the trace as lists of numbers; an address is ``base + unit * number``, an action the number of its name."""
+    """Return the trace as lists of numbers. An address is ``base + unit * number``; an action is an index into ``names``."""
     addresses = [entry.get("addr", 0) for entry in entries]
     known = [address for address in addresses if address]
     base = min(known, default=0)
@@ -332,13 +332,13 @@ def columns(entries: Sequence[dict[str, Any]]) -> Row:
         "addresses": [(address - base) // unit if address else -1 for address in addresses],
         "sizes": [entry.get("size", 0) for entry in entries],
         "streams": streams,
-        # Left out where there is one stream, as there nearly always is.
+        # Empty if there is only one stream, which is nearly always the case.
         "on streams": [streams.index(entry.get("stream", 0)) for entry in entries] if len(streams) > 1 else [],
     }
 
 
 def entries_of(line: Row) -> list[dict[str, Any]]:
-    """Return the entries of the trace that a line of the file has: the inverse of :func:`columns`."""
+    """Return the trace entries from a line of the file: the inverse of :func:`columns`."""
     base, unit, streams = line["base"], line["unit"], line["streams"]
     on_streams = line["on streams"] or [0] * len(line["actions"])
     return [
@@ -355,7 +355,7 @@ def entries_of(line: Row) -> list[dict[str, Any]]:
 
 
 def operators(entries: Sequence[dict[str, Any]], marks: dict[str, int], events: Sequence[Event]) -> Row | None:
-    """Return the operator of each allocation in the second step; None if the profiler saw others than the trace has."""
+    """Return the operator of each allocation in the second step; None if the profiler's allocations differ from the trace's."""
     in_step = entries[marks["first step"] : marks["second step"]]
     in_trace = [entry["addr"] for entry in in_step if entry["action"] == "alloc"]
     made = [event for event in events if event.nbytes > 0]
@@ -368,9 +368,9 @@ def operators(entries: Sequence[dict[str, Any]], marks: dict[str, int], events: 
 def peak_of(
     entries: Sequence[dict[str, Any]], marks: dict[str, int], passed_over: Container[int] = ()
 ) -> tuple[int, list[int]]:
-    """Return the peak of the second step by the sizes in the trace, and the step's allocations that were live at it.
+    """Return the peak of the second step by the sizes in the trace, and the step's allocations that were live at the peak.
 
-    Allocations in the step are known by their number there; those ``passed_over`` are left out.
+    Allocations are numbered within the step. Numbers in ``passed_over`` are not counted.
     """
     live = most = 0
     made = 0
@@ -395,10 +395,10 @@ def peak_of(
 def without_workspaces(
     entries: Sequence[dict[str, Any]], marks: dict[str, int], events: Sequence[Event], peak: int
 ) -> Row:
-    """Return the peak of the second step without workspaces, and the operator of the largest one that was live at the peak.
+    """Return the peak of the second step without workspaces, and the operator of the largest workspace that was live at the peak.
 
-    The profiler says which allocations are workspaces: these are freed within an operator, where it sees each free. It lacks
-    frees between operators, so sizes and frees are the trace's.
+    The profiler identifies workspaces: they are freed within an operator, where it records each free. It does not record frees
+    between operators, so sizes and frees come from the trace.
     """
     every = list(events)
     numbers = [number for number, event in enumerate(every) if event.nbytes > 0]
@@ -415,16 +415,16 @@ def _nbytes(event: Event) -> int:
 
 
 def ratios(row: Row) -> dict[str, float | None]:
-    """Return the figures of a row to what the allocator has for the same thing, without other memory.
+    """Return the ratios of a row's figures to the allocator's figures for the same thing, without other memory.
 
-    A device that does not say what was requested is compared by what it allocated.
+    If the device does not report requested bytes, allocated bytes take their place.
     """
     other = row["other"]
     allocated = row["allocated"] - other
     requested = allocated if row["requested"] is None else row["requested"] - other
     analyzed = None
     if "analyze" in row:
-        # The allocator's figure is of all that is allocated; storages are the model's own.
+        # The allocator's figure includes other memory; live storages do not.
         its_own = row["analyze"] - (other if row["analyze's source"] == "allocator" else 0)
         analyzed = its_own / (row["backward"] - other)
     return {
@@ -446,11 +446,11 @@ optimizer's step, is compared with the peak until that step. Reserved is `max_me
 compared with the peak with other memory. A workspace is allocated and freed within one operator that has a kernel of its own. A model
 built on meta is counted for this device."""
 MARGIN = 0.05
-"""A prediction farther from the requested bytes than this has its cause in the table."""
+"""If a prediction is off by more than this share of the requested bytes, the table gives a cause."""
 
 
 def cause_of(row: Row) -> str | None:
-    """Return why a prediction is off, where that is known; None for one that is not."""
+    """Return why a prediction is off ("unknown" if no cause is found); None if it is within MARGIN."""
     other = row["other"]
     requested = (row["allocated"] if row["requested"] is None else row["requested"]) - other
     if abs(row["predicted"] / requested - 1) <= MARGIN:
@@ -467,7 +467,7 @@ def cause_of(row: Row) -> str | None:
 
 
 def table(rows: list[Row]) -> list[str]:
-    """Return medians and the worst for each way, then every row."""
+    """Return the median and worst ratios for each way, then every row."""
     lines = [BASELINE.replace("\n", " "), ""]
     lines += [
         "All bytes are in MB. Alive: allocated before the case began; left: after it, beside that. A cause is given from 5% on.",
@@ -499,7 +499,7 @@ def ratios_of(rows: Iterable[Row]) -> list[str]:
 
 
 def summed(rows: list[Row]) -> list[list[Any]]:
-    """Return a line for each way: how often it ran, and of each ratio the median and the one that is farthest from 1."""
+    """Return a line for each way: the number of runs, and for each ratio the median and the value farthest from 1."""
     lines = []
     for way in [way for way in WAYS if any(row["way"] == way for row in rows)]:
         of_way = [(row["model"], ratios(row)) for row in rows if row["way"] == way]
@@ -529,7 +529,7 @@ def line_of(row: Row) -> list[Any]:
 
 
 def snapshots(rows: list[Row]) -> list[str]:
-    """Return what the traces say, and whether they agree with the allocator's statistics and with the profiler."""
+    """Return how many traces were saved, and how many agree with the allocator's statistics and with the profiler."""
     traced = [row for row in rows if "entries" in row]
     if not traced:
         return ["none: the device records none"]

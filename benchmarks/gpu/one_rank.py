@@ -1,9 +1,9 @@
-"""A job of one process on the device, for ``benchmarks/gpu/failures.py``: what it prints is a line of JSON.
+"""A one-process distributed job on the device, for ``benchmarks/gpu/failures.py``. It prints a line of JSON for each case.
 
     python -m benchmarks.gpu.one_rank nccl|gloo FOLDER
 
-An ``all_reduce``, a step under DistributedDataParallel, and a step of an FSDP2 model run within ``fxflops.profile``. Counts are
-compared with those of the same model without them.
+An ``all_reduce``, a step under DistributedDataParallel and a step of an FSDP2 model run inside ``fxflops.profile``. Their counts are
+printed together with the counts of the plain model.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def step(model: nn.Module, x: torch.Tensor) -> fxflops.Report:
 
 
 def sent(report: fxflops.Report) -> dict[str, int]:
-    """Return how often each operation that communicates was called."""
+    """Return the number of calls of each communication operation."""
     calls: dict[str, int] = {}
     for each in report.counted:
         if each.how == "communication":
@@ -84,7 +84,7 @@ def main() -> None:
 
     cases: dict[str, Callable[[], dict[str, Any]]] = {"all_reduce": reduced, "DDP": replicated, "FSDP2": sharded}
     for name, run in cases.items():
-        # One line each, as soon as it is there: what hangs later takes nothing away.
+        # Print each line at once, so that it is not lost if a later case hangs.
         print(json.dumps({"case": name, **run()}), flush=True)
     dist.destroy_process_group()
 

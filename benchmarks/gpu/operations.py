@@ -1,10 +1,10 @@
-"""Times by operation, for calibration: the device's time of a few hundred calls, beside what fxflops counts for them.
+"""Measure the device time of a few hundred operations, for calibration, together with fxflops's counts for them.
 
-``operations.csv`` has a row for each call: family, dtype, shapes, layout, the median time in seconds, its spread, the number
-of calls timed together and of samples, FLOPs, bytes and bound as fxflops has them, and the clock and power of the card.
+``operations.csv`` has a row for each operation: family, dtype, shapes, layout, the median time in seconds, its spread, the number
+of calls in a sample and of samples, fxflops's FLOPs, bytes and bound, and the clock and power of the card.
 
-The inputs are random, and rotate through more memory than the cache holds (see ``device_time.py``), as do the results; calls
-that touch less than 6 MB find some of it in the cache. The host's time is not in the times.
+Inputs are random. Inputs and results rotate through more memory than the cache holds (see ``device_time.py``), except that calls that
+touch less than 6 MB find some of it in the cache. The times exclude host overhead.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from benchmarks.gpu.device_time import device_times, rotated
 TITLE = "Times by operation"
 NEEDS = ()
 CHUNK = 10
-"""Operations in a case: what a part that is stopped loses of its work."""
+"""Operations per case: if the part is stopped, it loses at most this many."""
 SAMPLES, SECONDS = 15, 0.04
 COLUMNS = (
     "family", "dtype", "shapes", "layout", "pass", "seconds", "spread", "calls", "samples", "queue_full",
@@ -46,7 +46,7 @@ BACKENDS = {
 
 
 def cases(bench: Bench) -> list[Case]:
-    """Return the operations in chunks of one family; the families take turns, so a run that is cut off has all of them."""
+    """Return the operations in chunks of one family. The families take turns, so that a stopped run has some of each."""
     families = [family(bench) for family in FAMILIES]
     if bench.stand_in:
         families = [operations[:2] for operations in families]
@@ -61,13 +61,13 @@ def cases(bench: Bench) -> list[Case]:
 
 
 def timed(bench: Bench, operations: list[Operation]) -> Row:
-    """Time some operations, and write ``operations.csv`` again with them."""
+    """Time some operations, and rewrite ``operations.csv`` with all times so far."""
     device, times, raised = device_of(bench), [], []
     for operation in operations:
         try:
             times.append(time_of(bench, operation, device))
         except Exception as error:
-            # The others of the chunk are worth having; the table lists this one.
+            # Keep the times of the other operations; the table lists this one as raised.
             raised.append(f"{operation.name}: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
             with (bench.out / "operations.errors.txt").open("a", encoding="utf8") as errors:
                 errors.write(f"{operation.name}\n{traceback.format_exc()}\n")
@@ -88,7 +88,7 @@ def time_of(bench: Bench, operation: Operation, device: Any) -> Row:
     with operation.context():
         run = rotated(function, make)
         times = device_times(bench, run, SAMPLES, SECONDS)
-    del run  # its buffers, before those of the count
+    del run  # free its buffers before the count allocates its own
     counts = counts_of(operation, device)
     return {
         "family": operation.family,
@@ -109,7 +109,7 @@ def time_of(bench: Bench, operation: Operation, device: Any) -> Row:
 
 
 def clock_and_power(bench: Bench) -> tuple[float | None, float | None]:
-    """Return the SM clock in MHz and the power in W, as nvidia-smi sees them now; None where it does not."""
+    """Return the current SM clock in MHz and the power in W from nvidia-smi; (None, None) if it does not report them."""
     if bench.stand_in or not shutil.which("nvidia-smi"):
         return None, None
     command = ["nvidia-smi", "--query-gpu=clocks.sm,power.draw", "--format=csv,noheader,nounits", "--id=0"]
@@ -121,7 +121,7 @@ def clock_and_power(bench: Bench) -> tuple[float | None, float | None]:
 
 
 def table(rows: list[Row]) -> list[str]:
-    """Return the families with the number of calls and how near they come to their bounds; and the calls below a bound."""
+    """Return the families with their number of calls and shares of the bound, then the calls that are faster than their bound."""
     times = [time for row in rows for time in row["times"]]
     raised = [line for row in rows for line in row["raised in it"]]
     families: dict[str, list[Row]] = {}
@@ -165,11 +165,11 @@ def table(rows: list[Row]) -> list[str]:
 
 
 def gemms(bench: Bench) -> list[Operation]:
-    """Products of matrices: squares, the layers of language models, sizes that are not aligned, and transposes."""
+    """Matrix products: square ones, layers of language models, unaligned sizes, and transposed inputs."""
     small = bench.stand_in
 
     def gemm(m: int, n: int, k: int, dtype: str = "bf16", layout: str = "NT") -> Operation:
-        # N and T as in BLAS: "NT" multiplies by a transposed matrix, as a linear layer does by its weight.
+        # N and T are as in BLAS: "NT" multiplies by a transposed matrix, as a linear layer does with its weight.
         def make() -> tuple[torch.Tensor, torch.Tensor]:
             a = values(bench, m, k, dtype=dtype) if layout[0] == "N" else values(bench, k, m, dtype=dtype).t()
             b = values(bench, k, n, dtype=dtype) if layout[1] == "N" else values(bench, n, k, dtype=dtype).t()
@@ -218,7 +218,7 @@ def gemms(bench: Bench) -> list[Operation]:
 
 
 def batched(bench: Bench) -> list[Operation]:
-    """Batches of products, as attention and mixtures of experts have them."""
+    """Batched matrix products, as in attention and mixtures of experts."""
 
     def bmm(b: int, m: int, n: int, k: int, dtype: str = "bf16", layout: str = "NN") -> Operation:
         def make() -> tuple[torch.Tensor, torch.Tensor]:
@@ -243,13 +243,13 @@ def batched(bench: Bench) -> list[Operation]:
 
 
 def attentions(bench: Bench) -> list[Operation]:
-    """scaled_dot_product_attention by backend, head size, length, causal or not, with grouped queries; forward and backward."""
+    """scaled_dot_product_attention, forward and backward, by backend, head size, length and causality, and with grouped queries."""
 
     def attention(
         length: int, head: int = 128, causal: bool = False, backend: str = "flash", dtype: str = "bf16",
         heads: int = 0, grouped: int = 0, batch: int = 0, keys: int = 0, backward: bool = False,
     ) -> Operation:  # fmt: skip
-        # By default 16,384 tokens of width 2,048 in all.
+        # By default, there are 16,384 tokens of width 2,048 in total.
         batch, heads, keys = batch or max(1, 16384 // length), heads or 2048 // head, keys or length
 
         def make() -> tuple[torch.Tensor, ...]:
@@ -292,7 +292,7 @@ def attentions(bench: Bench) -> list[Operation]:
 
 
 def convolutions(bench: Bench) -> list[Operation]:
-    """The convolutions of ResNet-50, ConvNeXt, MobileNet and a VAE, in both layouts."""
+    """Convolutions of ResNet-50, ConvNeXt, MobileNet and a VAE, in both layouts."""
 
     def conv(
         batch: int, channels: int, out: int, size: int, kernel: int, stride: int = 1, groups: int = 1,
@@ -356,7 +356,7 @@ def elementwise(bench: Bench) -> list[Operation]:
     def each(
         name: str, function: Callable[..., Any], inputs: int, nbytes: int, dtype: str = "bf16", last: int = 0
     ) -> Operation:
-        # With last, the second input is a vector of that length, which is broadcast.
+        # With last, the second input is a vector of that length, broadcast over the rows.
         def make() -> tuple[torch.Tensor, ...]:
             numel = nbytes // (2 if dtype in ("bf16", "f16") else 4)
             if last:
@@ -414,13 +414,13 @@ def norms(bench: Bench) -> list[Operation]:
 
         name = "rms_norm" if rms else "layer_norm"
         shapes = f"{name} rows={rows} width={width}"
-        # CUDA has a kernel for the gradients of rms_norm. On the meta device they are a dozen operators.
+        # CUDA has one kernel for the gradients of rms_norm. On meta, they are a dozen operators.
         observed = rms and backward
         return Operation("norm", shapes, dtype, function, make, backward=backward, observed=observed)
 
     def batch(n: int, c: int, size: int, last: bool = True, dtype: str = "bf16", backward: bool = False) -> Operation:
         def make() -> tuple[torch.Tensor, ...]:
-            # Under autocast the weights would be f32; here they have the input's dtype, as in a model that was cast.
+            # The weights have the input's dtype, as in a model that was cast; under autocast they would be f32.
             weights = [values(bench, c, dtype=dtype) for _ in range(2)]
             return (values(bench, n, c, size, size, dtype=dtype, channels_last=last), *weights)
 
@@ -464,7 +464,7 @@ def norms(bench: Bench) -> list[Operation]:
 
 
 def softmaxes(bench: Bench) -> list[Operation]:
-    """Softmax, its logarithm, and cross entropy."""
+    """Softmax, log_softmax and cross entropy."""
 
     def softmax(rows: int, width: int, dtype: str = "bf16", backward: bool = False, log: bool = False) -> Operation:
         function = partial(F.log_softmax if log else F.softmax, dim=-1)
@@ -505,7 +505,7 @@ def softmaxes(bench: Bench) -> list[Operation]:
 
 
 def reductions(bench: Bench) -> list[Operation]:
-    """Sums, means, maxima and scans, over all and over one dimension."""
+    """Sums, means, maxima, scans, norms and sorts, over all dimensions or some of them."""
 
     def reduction(name: str, function: Callable[..., Any], *shape: int, dtype: str = "bf16") -> Operation:
         def make() -> tuple[torch.Tensor, ...]:

@@ -1,13 +1,13 @@
-"""Predictions against the card: seconds by ``predict``, bytes by ``reserved``, and what ``count(autocast=)`` casts.
+"""Compare predictions with the card: seconds by ``predict``, bytes by ``reserved``, and the casts of ``count(autocast=)``.
 
-A case is a model of the memory part's list, run in inference, as a training step, or as one under autocast. Its row has
+A case is a model from the memory part's list, in inference, in a training step, or in a training step under autocast. Its row has
 
-    predicted    seconds of ``report.predict(card)``, bounds where nothing is calibrated; ``bounds`` is their share
-    measured     the device's seconds of the same calls, by full queues
-    reserved     bytes of ``report.reserved(card)``; ``recorded`` is ``max_memory_reserved`` of two steps from an empty device
-    dtypes       the calls of the count and of a run on the device under autocast whose results have other dtypes
+    predicted    seconds by ``report.predict(card)``, which uses bounds for uncalibrated operations; ``bounds`` is their share
+    measured     device seconds of the same calls, measured in full queues
+    reserved     bytes by ``report.reserved(card)``; ``recorded`` is ``max_memory_reserved`` after two steps on an empty device
+    dtypes       calls whose results have different dtypes in the count and in a run on the device under autocast
 
-The stand-in has neither CUDA's allocator nor a card's name: it takes an A100's figures, and its own autocast.
+The stand-in has no CUDA allocator and no card name: it uses an A100's figures, and the CPU's autocast.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def cases(bench: Bench) -> list[Case]:
 
 
 def case(bench: Bench, name: str, way: str) -> Row:
-    """Return the predictions and the measurements of one model, run in one way, from an empty device."""
+    """Return the predictions and measurements of one model run in one way, starting from an empty device."""
     if not bench.stand_in:
         libraries()
     emptied(bench)
@@ -79,7 +79,7 @@ def case(bench: Bench, name: str, way: str) -> Row:
 
 
 def card_of(bench: Bench) -> Device:
-    """Return the device's entry in the table of cards; an A100's for the stand-in. Raises LookupError if it has none."""
+    """Return the device's entry in the table of cards; an A100's for the stand-in. Raises LookupError if the card is not listed."""
     name = "A100" if bench.stand_in else torch.cuda.get_device_name(bench.device)
     card = listed(name)
     if card is None:
@@ -88,7 +88,7 @@ def card_of(bench: Bench) -> Device:
 
 
 def other_dtypes(bench: Bench, name: str, dtype: torch.dtype) -> list[str]:
-    """Return the operations whose results have other dtypes in a run on the device than in the count for it."""
+    """Return the operations whose results have different dtypes in a run on the device and in the count for it."""
     model, args, kwargs = built(bench, name, INFERENCE)
     counted = fxflops.count(model, args, kwargs, device=bench.device.type, autocast=dtype)
     model, (args, kwargs) = bench.to(model), bench.to((args, kwargs))

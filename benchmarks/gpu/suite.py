@@ -1,8 +1,8 @@
-"""The tests marked ``cuda``, run by pytest: passed, failed and skipped by file, and how each failure ends.
+"""Run the tests marked ``cuda`` with pytest. The table shows passed, failed and skipped by file, and the last lines of each failure.
 
-Only the files that mention the mark are collected; the others would take most of the time. What pytest prints is in
-``suite.pytest.log``, and each outcome in ``suite.tests.jsonl`` as soon as it is known. With ``--stand-in`` the tests of the
-first files are collected, and not run.
+Only files that mention the mark are collected: collecting the others would take most of the time. pytest's output is in
+``suite.pytest.log``. Each outcome is written to ``suite.tests.jsonl`` at once. With ``--stand-in``, the tests of the first files
+are collected but not run.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ ROOT = Path(__file__).parents[2]
 MARKS = ("mark.cuda", "tests.devices import", "device: str")
 WORKERS = 8
 FEW_FILES = 3
-"""The stand-in collects the tests of so many files: to import all of them takes most of its time."""
+"""The number of files whose tests the stand-in collects: importing all files would take most of its time."""
 FORWARDS = 400
-"""About as many forwards one after the other take as long as the tests: some 275 of them, in all workers, which start first."""
+"""About this many forwards in sequence take as long as the tests: some 275 tests in all workers, and the start of the workers."""
 SPARE = 4.0
-"""Seconds that are left after pytest has been stopped, to read its results."""
+"""Seconds reserved to read the results after pytest has been stopped."""
 OUTCOMES = ("passed", "failed", "skipped", "collected")
 
 
 def marked_files(marks: Iterable[str]) -> list[str]:
-    """Return the test files that mention one of these marks, by their paths in the repository."""
+    """Return the paths in the repository of the test files that contain one of these marks."""
     files = sorted(ROOT.glob("tests/**/test_*.py"))
     return [
         str(file.relative_to(ROOT)) for file in files if any(mark in file.read_text(encoding="utf8") for mark in marks)
@@ -43,7 +43,7 @@ def marked_files(marks: Iterable[str]) -> list[str]:
 def command(stand_in: bool) -> list[str]:
     """Return the command that runs the tests."""
     options = "-m cuda --continue-on-collection-errors -p benchmarks.gpu.suite_report -p no:cacheprovider".split()
-    # pytest-benchmark warns under xdist, and torch of pynvml as it is imported; here a warning is an error.
+    # In this project's tests a warning is an error. pytest-benchmark warns under xdist, and torch's import warns about pynvml.
     options += ["-p", "no:benchmark", "-W", "ignore:The pynvml package is deprecated:FutureWarning"]
     options += ["--collect-only", "-q"] if stand_in else ["-n", str(WORKERS), "-v", "-rfE", "--durations=10"]
     files = marked_files(MARKS[:2] if stand_in else MARKS)
@@ -51,13 +51,13 @@ def command(stand_in: bool) -> list[str]:
 
 
 def run_tests(bench: Bench) -> Row:
-    """Run pytest until it ends, or the time is over; return the results of each file."""
+    """Run pytest until it ends or the time is over. Return how it ended, and the result of each test."""
     outcomes = bench.out / "suite.tests.jsonl"
     outcomes.unlink(missing_ok=True)
     environment = {**os.environ, "SUITE_REPORT": str(outcomes), "PYTHONPATH": str(ROOT)}
     log = bench.out / "suite.pytest.log"
     with log.open("w", encoding="utf8") as file:
-        # In the part's own session, so that it is stopped with the part. Its workers end when they no longer hear of it.
+        # pytest stays in the part's session, so that it is killed with the part. Its workers exit when they lose contact with it.
         child = subprocess.Popen(command(bench.stand_in), cwd=ROOT, env=environment, stdout=file, stderr=file)
         try:
             status: int | None = child.wait(max(bench.left - SPARE, 1))
@@ -78,13 +78,13 @@ def run_tests(bench: Bench) -> Row:
 
 
 def cases(bench: Bench) -> list[Case]:
-    """One run of pytest: workers that open the device take longer to start than most tests."""
+    """Return a single case, one run of pytest: starting workers that open the device takes longer than most tests."""
     name = "pytest --collect-only -m cuda" if bench.stand_in else "pytest -m cuda"
     return [Case(name, partial(run_tests, bench), FORWARDS)]
 
 
 def table(rows: list[Row]) -> list[str]:
-    """Return the results by file, then the failures with their last lines, and the skipped tests."""
+    """Return the results by file, then the uncollected files, failures and skipped tests with their last lines."""
     lines = []
     for row in rows:
         results = row["results"]
@@ -113,10 +113,10 @@ def seconds_of(results: list[dict[str, Any]]) -> float:
 
 
 def details(title: str, results: list[dict[str, Any]], outcome: str) -> list[str]:
-    """Return a section with the tests of this outcome, each with its last lines; nothing if there are none."""
+    """Return a section with the tests that have this outcome, each with its last lines; an empty list if there are none."""
     chosen = [result for result in results if result["outcome"] == outcome]
     lines = ["", f"## {title}", ""] if chosen else []
-    # A file that several workers could not collect is said once.
+    # Several workers may report the same uncollected file: list it once.
     for test, last in {result["test"]: result["lines"] for result in chosen}.items():
         lines += [f"- {test}", "", *(f"      {line}" for line in last), ""]
     return lines

@@ -1,6 +1,6 @@
-"""A pytest plugin that writes each result as a line of JSON at once, so that a run that is killed leaves what it has.
+"""A pytest plugin that writes each result at once, as a line of JSON, so that a killed run keeps its results.
 
-``-p benchmarks.gpu.suite_report``, with the file's path in the environment variable SUITE_REPORT.
+Use it with ``-p benchmarks.gpu.suite_report``, and the file's path in the environment variable SUITE_REPORT.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ LAST_LINES = 12
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # A worker of xdist sends its reports to the process that started it, which writes them.
+    # An xdist worker sends its reports to the main process, which writes them.
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Writer(os.environ["SUITE_REPORT"]))
 
 
 class Writer:
-    """Writes the outcome of each test, of each file that cannot be collected, and the tests that were collected."""
+    """Writes the outcome of each test, the files that cannot be collected, and the tests that were collected."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -35,12 +35,12 @@ class Writer:
             self.write(test=report.nodeid, outcome="not collected", lines=last_lines(report))
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        # Under xdist the tests are collected by the workers alone, and here there are none.
+        # Under xdist only the workers collect tests, so this list is empty here.
         for item in session.items:
             self.write(test=item.nodeid, outcome="collected")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        # Of a test that passes the call is its outcome; setup and teardown count where they fail or skip.
+        # A passing test has one row, from its call. Setup and teardown get a row only if they fail or skip.
         if report.when == "call" or report.outcome != "passed":
             self.write(
                 test=report.nodeid, outcome=report.outcome, seconds=round(report.duration, 3), lines=last_lines(report)
@@ -48,7 +48,7 @@ class Writer:
 
 
 def last_lines(report: pytest.CollectReport | pytest.TestReport) -> list[str]:
-    """Return the end of what pytest would print for a failure, or why a test was skipped; nothing if it passed."""
+    """Return the last lines that pytest would print for a failure, or the reason of a skip; an empty list if the test passed."""
     if report.outcome == "passed":
         return []
     if isinstance(report.longrepr, tuple):  # file, line and reason of a skip

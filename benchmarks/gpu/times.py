@@ -1,10 +1,12 @@
-"""Times: nodes beside the device's own time of the model, profiled loops beside their time without fxflops, graphs, compilers.
+"""Compare fxflops's times with independent ones: nodes with the model's device time, profiled loops with the same loops without fxflops.
 
-- A row of kind "analyze" has the device's time of a model (all its kernels in a full stream, and as a replayed CUDA graph),
-  its latency without fxflops, and what ``analyze()`` says of both. Neither knows of our events: they are the oracle for the
-  sum of the nodes. Between two kernels of a stream passes about a microsecond more than in a graph.
-- "kernels" compares each node's time with that of its kernels by CUPTI, through torch's profiler.
-- "loop" has a loop's wall time without fxflops and within ``profile()``, at each level of detail, and ``block_time``.
+- A row of kind "analyze" has the device time of a model (all its kernels in a full stream, and as a replayed CUDA graph), its
+  latency without fxflops, and ``analyze()``'s figures for both. The device times are the oracle for the sum of the nodes, as they
+  are taken without fxflops's events. The gap between two kernels is about a microsecond longer in a stream than in a graph.
+- "backward" compares the sum of the nodes' backward times with the latency of the backward pass.
+- "kernels" compares each node's time with the time of its kernels, measured by CUPTI through torch's profiler.
+- "loop" has a loop's wall time without fxflops and inside ``profile()``, at each level of detail, and ``block_time``.
+- "graph" captures and replays a CUDA graph inside ``profile()``, and "compiled" analyzes a compiled model.
 """
 
 from __future__ import annotations
@@ -90,7 +92,7 @@ def on_device(bench: Bench, make: Callable[[], Model]) -> tuple[nn.Module, Any, 
 
 
 def analyzed(bench: Bench, make: Callable[[], Model]) -> Row:
-    """The sum of the nodes beside the device's time, and the latency beside the model's own."""
+    """Compare the sum of the nodes with the device time, and the report's latency with the model's latency without fxflops."""
     model, args, kwargs = on_device(bench, make)
     run = partial(model, *args, **kwargs)
     with torch.no_grad():
@@ -127,7 +129,7 @@ def analyzed(bench: Bench, make: Callable[[], Model]) -> Row:
 
 
 def backwards(bench: Bench, make: Callable[[], Model]) -> Row:
-    """The same of a backward pass: the sum of the nodes' parts beside its own time."""
+    """Compare the sum of the nodes' backward times with the latency of the backward pass."""
     model, args, kwargs = on_device(bench, make)
     report = fxflops.analyze(model, args, kwargs, backward=True, progress=False)
     parts = [node.backward_timing.median for node in report.nodes if node.backward_timing]
@@ -141,7 +143,7 @@ def backwards(bench: Bench, make: Callable[[], Model]) -> Row:
 
 
 def by_kernels(bench: Bench, make: Callable[[], Model]) -> Row:
-    """Each node's time beside that of its kernels."""
+    """Compare each node's time with the time of its kernels."""
     model, args, kwargs = on_device(bench, make)
     report = fxflops.analyze(model, args, kwargs, kernels=True, progress=False)
     pairs = [
@@ -163,7 +165,7 @@ def by_kernels(bench: Bench, make: Callable[[], Model]) -> Row:
 
 
 class Training:
-    """A loop of training steps, begun anew from the same weights; ``run`` returns the losses."""
+    """A training loop that can restart from the same weights. ``steps`` runs it and returns the losses."""
 
     def __init__(self, bench: Bench, make: Callable[[], Model], reads: bool, autocast: bool) -> None:
         self.bench, self.reads, self.autocast = bench, reads, autocast
@@ -192,10 +194,10 @@ class Training:
 
 
 def trained(bench: Bench, make: Callable[[], Model], reads: bool = True, autocast: bool = False) -> Row:
-    """A training loop without fxflops, and within ``profile()`` at each level of detail."""
+    """Time a training loop without fxflops, and inside ``profile()`` at each level of detail."""
     loop = Training(bench, make, reads, autocast)
     bare = []
-    for _ in range(3):  # the first one warms up
+    for _ in range(3):  # the first run warms up
         optimizer = loop.restart()
         losses: list[Any] = []
         bare.append(bench.seconds(lambda loop=loop, optimizer=optimizer, losses=losses: losses.extend(loop.steps(optimizer))))  # type: ignore[misc]  # fmt: skip
@@ -226,7 +228,7 @@ def trained(bench: Bench, make: Callable[[], Model], reads: bool = True, autocas
 
 
 def generated(bench: Bench, layers: int = 12, width: int = 768, tokens: int = 24) -> Row:
-    """GPT-2 that writes tokens, without fxflops and within ``profile()``."""
+    """Time GPT-2 generating tokens, without fxflops and inside ``profile()``."""
     model, _, kwargs = on_device(bench, partial(gpt2, 4, layers, width))
     model.config.use_cache = True
 
@@ -256,7 +258,7 @@ def generated(bench: Bench, layers: int = 12, width: int = 768, tokens: int = 24
 
 
 def graphed(bench: Bench) -> Row:
-    """A model within a CUDA graph: captured and replayed in a block."""
+    """Capture and replay a model as a CUDA graph inside ``profile()``."""
     model, args, _ = on_device(bench, partial(mlp, 64))
     with torch.no_grad():
         replay = captured(bench, partial(model, *args), 1)
@@ -271,7 +273,7 @@ def graphed(bench: Bench) -> Row:
 
 
 def compiled(bench: Bench, make: Callable[[], Model]) -> Row:
-    """A compiled model: its latency, and inductor's kernels by module."""
+    """Analyze a compiled model: its latency, and how many of inductor's kernels are mapped to modules."""
     model, args, kwargs = on_device(bench, make)
     run = torch.compile(model)
     with torch.no_grad():
@@ -288,7 +290,7 @@ def compiled(bench: Bench, make: Callable[[], Model]) -> Row:
 
 
 def cases(bench: Bench) -> list[Case]:
-    if bench.stand_in:  # it has no graphs, no kernels and no compiler
+    if bench.stand_in:  # the stand-in has no graphs, no kernels and no compiler
         small, other = TINY.items()
         return [
             Case(f"analyze {small[0]}", partial(analyzed, bench, small[1]), 40),
@@ -306,7 +308,7 @@ def cases(bench: Bench) -> list[Case]:
         "generate, gpt2": partial(generated, bench),
     }
     names = [*MODELS]
-    # One of each kind, then the others: what is cut off at the end is more of the same.
+    # Some of each kind first, then the rest: if the time runs out, only repetitions are lost.
     analyses = [Case(f"analyze {name}", partial(analyzed, bench, MODELS[name]), 40) for name in names]
     kernels = [Case(f"kernels {name}", partial(by_kernels, bench, MODELS[name]), 30) for name in names[::3]]
     passes = [Case(f"backward {name}", partial(backwards, bench, MODELS[name]), 60) for name in names[1::3]]

@@ -1,1 +1,1 @@
-"""Model zoos: each module lists names, and builds a model with the inputs of its forward."""
+"""Model zoos. Each module lists model names, and builds a model with inputs for its forward."""

@@ -1,11 +1,11 @@
-"""Every diffusers model, small with random weights, and the inputs of its forward.
+"""Every diffusers model, made small with random weights, and inputs for its forward.
 
     python -m benchmarks.models.diffusers_zoo [--only FluxTransformer2DModel,VQModel] [--out FILE.jsonl]
 
-runs each once on the CPU, eagerly, and prints one JSON line per model.
+This command runs each model once on the CPU, eagerly, and prints one JSON line per model.
 
-A constructor's parameter takes its value from the model's case, else from SMALL, else its own default; a forward's from
-the case, else from INPUTS, else its own default. So a case holds only what no general rule says.
+A constructor's parameter takes its value from the model's case, otherwise from SMALL, otherwise its own default. A forward's
+parameter takes it from the case, otherwise from INPUTS, otherwise its own default. So a case holds only the exceptions.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ Draw = partial[torch.Tensor]
 
 @dataclass(frozen=True)
 class Case:
-    """What sets one model apart: settings of its constructor, inputs of its forward."""
+    """The exceptions for one model: settings of its constructor, and inputs of its forward."""
 
     config: dict[str, Any] = field(default_factory=dict)
     inputs: dict[str, Any] = field(default_factory=dict)
-    prepare: Callable[[Any], object] | None = None  # what the built model needs before its forward
+    prepare: Callable[[Any], object] | None = None  # called with the built model, before its forward
 
     def on(self, **inputs: Any) -> Case:
         return replace(self, inputs=inputs)
@@ -48,7 +48,7 @@ def small(**config: Any) -> Case:
 
 
 def x(*shape: int) -> Draw:
-    """A random tensor, drawn when the model is built."""
+    """Return a recipe for a random tensor, which is drawn when the model is built."""
     return partial(torch.randn, *shape)
 
 
@@ -77,16 +77,16 @@ def span(start: int, stop: int) -> Draw:
 
 
 def part(name: str) -> partial[nn.Module]:
-    """Another model of this zoo, as a constructor's argument."""
+    """Return a recipe for another model of this zoo, as a constructor's argument."""
     return partial(lambda: build(name)[0])
 
 
 def share_z_image(controlnet: nn.Module) -> None:
-    """Its embedders and refiners are those of the transformer it controls."""
+    """Give a ControlNet the embedders and refiners of the transformer that it controls, which it shares."""
     diffusers.ZImageControlNetModel.from_transformer(controlnet, build("ZImageTransformer2DModel")[0])
 
 
-# Width 32 = 2 heads of 16, whose rotary embedding has 4 + 6 + 6 features; two layers of each kind; 8 tokens of text.
+# Width 32 is 2 heads of 16, and their rotary embedding has 4 + 6 + 6 features. There are two layers of each kind, and 8 text tokens.
 SMALL: dict[str, Any] = {
     "attention_head_dim": 16,
     "axes_dims": (4, 6, 6),
@@ -419,7 +419,7 @@ TRANSFORMERS: dict[str, Case] = {
     ),
 }
 
-# The conditional UNets read attention_head_dim as a number of heads, and refuse num_attention_heads.
+# The conditional UNets read attention_head_dim as the number of heads, and reject num_attention_heads.
 UNETS: dict[str, Case] = {
     "AudioLDM2UNet2DConditionModel": small(
         num_attention_heads=None, attention_head_dim=2, block_out_channels=(16, 32),
@@ -730,7 +730,7 @@ OTHERS: dict[str, Case] = {
     ).on(input_ids=ids(64, 1, 8), prefix_embeds=x(1, 4, 32)),
 }
 
-# Kinds of layer that a model's first case leaves out: "Model@kind".
+# Further cases, "Model@kind", for kinds of layers that the model's first case does not have.
 VARIANTS: dict[str, Case] = {
     "AutoencoderKLWan@residual": small(
         base_dim=8, decoder_base_dim=8, num_res_blocks=1, z_dim=16, is_residual=True, in_channels=12, out_channels=12,
@@ -802,7 +802,7 @@ CANNOT: dict[str, str] = {
     "ControlNetXSAdapter": "its forward only raises: it is a part of UNetControlNetXSModel",
     "MotionAdapter": "its forward is empty: it is a part of UNetMotionModel",
 }
-ABSTRACT = {"ModelMixin"}  # classes to inherit from
+ABSTRACT = {"ModelMixin"}  # base classes
 
 
 PACKAGES = [f"diffusers.models.{kind}" for kind in ("autoencoders", "controlnets", "transformers", "unets")]
@@ -813,18 +813,18 @@ def names() -> list[str]:
 
 
 def classes() -> dict[str, type[nn.Module]]:
-    """Every model class that diffusers, or one of its packages of models, exports."""
+    """Return every model class that diffusers, or one of its model packages, exports, by name."""
     found = {}
     for package in [diffusers, *map(importlib.import_module, PACKAGES)]:
         for name in dir(package):
-            member = getattr(package, name, None)  # diffusers lists pipelines that it lacks without other packages
+            member = getattr(package, name, None)  # None for pipelines that need packages which are not installed
             if inspect.isclass(member) and issubclass(member, nn.Module) and name not in ABSTRACT:
                 found[name] = member
     return found
 
 
 def class_of(name: str) -> type[nn.Module]:
-    """Return a model class. The packages of models are asked first: diffusers itself would import its pipelines."""
+    """Return a model class. Look in the model packages first: looking in diffusers itself would import its pipelines."""
     for package in PACKAGES:
         member = getattr(importlib.import_module(package), name, None)
         if member is not None:
@@ -833,7 +833,7 @@ def class_of(name: str) -> type[nn.Module]:
 
 
 def build(name: str) -> Built:
-    """The model in eval mode, and the args and kwargs of its forward."""
+    """Return the model in eval mode, and the args and kwargs of its forward."""
     torch.manual_seed(0)
     model, case = class_of(name.partition("@")[0]), CASES.get(name, Case())
     config = chosen(model.__init__, SMALL, case.config)
@@ -845,7 +845,7 @@ def build(name: str) -> Built:
 
 
 def chosen(function: Any, rules: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """The model's own values, and the general one of each parameter that has a rule."""
+    """Return the general values for the function's parameters that have a rule, overridden by the model's own values."""
     parameters = inspect.signature(inspect.unwrap(function)).parameters
     return {name: rule for name, rule in rules.items() if name in parameters} | own
 

@@ -1,4 +1,4 @@
-"""Llama 3 on a mesh, as torchtitan trains it: sharded, tensor and sequence parallel, in the stages of a pipeline."""
+"""Llama 3 on a mesh, as torchtitan trains it: with sharding (FSDP2), tensor, sequence and pipeline parallelism."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SAVED = {
     aten._scaled_dot_product_flash_attention_for_cpu.default,
     functional.reduce_scatter_tensor.default,
 }
-"""The operators whose results torchtitan's selective checkpointing saves; of ``mm`` each second one."""
+"""The operators whose results torchtitan's selective checkpointing saves. For ``mm``, only every other result is saved."""
 
 
 class Shape(NamedTuple):
@@ -79,7 +79,7 @@ class Block(nn.Module):
 
 
 class Layout(NamedTuple):
-    """A run: the sequences of one data-parallel rank, and those of one microbatch; ``stages`` of each pipeline rank."""
+    """A run: ``sequences`` per data-parallel rank, ``microbatch`` sequences per microbatch, and ``stages`` per pipeline rank."""
 
     model: str
     mesh: dict[str, int]
@@ -90,7 +90,7 @@ class Layout(NamedTuple):
 
 
 class Part(nn.Module):
-    """Some layers of a Llama, with the embedding before the first and the logits after the last."""
+    """Some layers of a Llama. The first part also has the embedding, and the last part the output layer."""
 
     def __init__(self, shape: Shape, layers: range, checkpointing: str) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class Part(nn.Module):
 
 
 def selective() -> Any:
-    """The contexts of torchtitan's selective checkpointing by operator."""
+    """Return the contexts of torchtitan's selective checkpointing by operator."""
     seen: Counter[bool] = Counter()
 
     def policy(context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
@@ -129,14 +129,14 @@ def loss_of(logits: Tensor, target: Tensor) -> Tensor:
 
 
 def parts_of(layers: int, stages: int) -> list[range]:
-    """The layers of each stage by torchtitan's generate_split_points: those left over go to the stages after the first."""
+    """Return the layers of each stage, as torchtitan's generate_split_points does: leftover layers go to the stages after the first."""
     sizes = [layers // stages + (0 < i <= layers % stages) for i in range(stages)]
     ends = [sum(sizes[: i + 1]) for i in range(stages)]
     return [range(end - size, end) for end, size in zip(ends, sizes, strict=True)]
 
 
 def tensor_parallel(model: Any, mesh: Any) -> None:
-    """Tensor and sequence parallel, by the plan of torchtitan's parallelize_llama; the logits stay sharded."""
+    """Apply tensor and sequence parallelism in place, by the plan of torchtitan's parallelize_llama. The logits stay sharded."""
     embedding = RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1))
     out = ColwiseParallel(input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False)
     parallelize_module(model, mesh, {"embedding": embedding, "norm": SequenceParallel(), "out": out})
@@ -154,7 +154,7 @@ def tensor_parallel(model: Any, mesh: Any) -> None:
 
 
 def build(layout: Layout, shape: Shape, mesh: Any, tokens: int = TOKENS) -> Any:
-    """The parts of a rank, and its training step, as torchtitan's train.py makes it."""
+    """Return the parts of a rank, and its training step, as torchtitan's train.py makes them."""
     depth = layout.mesh.get("pp", 1)
     ranges = parts_of(shape.layers, depth * layout.stages)
     rank = mesh["pp"].get_local_rank() if depth > 1 else 0
@@ -190,7 +190,7 @@ def forward(model: nn.Module, batch: Tensor) -> None:
 
 
 def pipeline(layout: Layout, shape: Shape, mesh: Any, parts: dict[int, Part], batch: Tensor) -> Any:
-    """The step of the schedule: 1F1B, or interleaved 1F1B if a rank has several stages."""
+    """Return the schedule's step: 1F1B, or interleaved 1F1B if a rank has several stages."""
     size, tp = layout.microbatch, layout.mesh.get("tp", 1)
     count, length = mesh.size() * layout.stages, batch.shape[1]
     between = torch.empty(size, length // tp, shape.width, dtype=torch.bfloat16, requires_grad=True)

@@ -1,4 +1,4 @@
-"""Small models of every kind for ``benchmarks/memory_truth.py``: of timm, torchvision and transformers, and torch's own layers."""
+"""Small models of many kinds for ``benchmarks/memory_truth.py``, from timm, torchvision, transformers and torch's own layers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WIDTH, HEADS, LENGTH = 64, 4, 256
 
 
 class Attention(nn.Module):
-    """Multi-head attention whose values have a width of their own, as in multi-head latent attention."""
+    """Multi-head attention whose values have a separate width, as in multi-head latent attention."""
 
     def __init__(self, width: int, values: int, dropout: float = 0.0, causal: bool = False) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Attention(nn.Module):
 
 
 class SelfAttention(nn.MultiheadAttention):
-    """torch's own layer, of one input."""
+    """torch's multi-head attention, with one input as query, key and value."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
         return super().forward(x, x, x, need_weights=False)[0]
@@ -72,7 +72,7 @@ PROFILED = {
 
 
 def build(name: str) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
-    """The model on the CPU, with the args and kwargs of its forward."""
+    """Return the model, with the args and kwargs of its forward."""
     if name in LAYERS:
         sizes = (
             (LENGTH // 4, 8, WIDTH)
@@ -81,7 +81,7 @@ def build(name: str) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
         )
         return LAYERS[name](), (torch.randn(sizes),), {}
     if name in TRANSFORMERS:
-        from benchmarks.models import transformers_zoo  # needs transformers 5, which the layers here do not
+        from benchmarks.models import transformers_zoo  # needs transformers 5; the layers above do not
 
         model, _, kwargs = transformers_zoo.build(name)
         tokens = {key: torch.randint(5, 50, (4, 64)) for key in kwargs if key.endswith("input_ids")}

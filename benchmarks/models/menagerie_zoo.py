@@ -1,9 +1,10 @@
-"""Every architecture of a checkout of johnmarktaylor91/torchlens, under ``menagerie/classics``: a file each, with
-``MENAGERIE_ENTRIES`` of (title, builder, input, year, ...), or one ``build`` and ``example_input``. Nothing of it is kept here.
+"""Every architecture under ``menagerie/classics`` in a checkout of johnmarktaylor91/torchlens, which is not part of this repository.
+
+A file has ``MENAGERIE_ENTRIES`` of (title, builder, input, year, ...), or one ``build`` and ``example_input``.
 
     MENAGERIE=path/to/checkout python -m benchmarks.models.menagerie_zoo [--only rs_L1333_dtln.0] [--out FILE.jsonl]
 
-runs each once on the CPU, eagerly, and prints one JSON line per model.
+This command runs each model once on the CPU, eagerly, and prints one JSON line per model.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ PACKAGE = "menagerie.classics"
 
 
 def folder() -> Path:
-    """Where the architectures are. Raises SystemExit where no checkout is named."""
+    """Return the folder of the architectures. Raises SystemExit if MENAGERIE does not name a checkout."""
     found = Path(os.environ.get("MENAGERIE", "")) / "menagerie" / "classics"
     if not found.is_dir():
         raise SystemExit("menagerie: name a checkout of johnmarktaylor91/torchlens: MENAGERIE=path/to/checkout")
@@ -43,12 +44,12 @@ def folder() -> Path:
 
 
 def names() -> list[str]:
-    """The file's name and the number of the entry in it."""
+    """Return the model names: the file's name, and the index of an entry in it."""
     return [f"{path.stem}.{i}" for path in sorted(folder().glob("*.py")) for i in range(entries_in(path))]
 
 
 def entries_in(path: Path) -> int:
-    """How many entries a file has, read from its source: it is not run."""
+    """Return how many entries a file has. The source is parsed, not run."""
     body = ast.parse(path.read_text()).body
     for node in body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
@@ -59,7 +60,7 @@ def entries_in(path: Path) -> int:
 
 
 def build(name: str) -> Built:
-    """The model in eval mode, and the args and kwargs of its forward."""
+    """Return the model in eval mode, and the args and kwargs of its forward."""
     stem, _, number = name.rpartition(".")
     module = loaded(stem)
     entry = getattr(module, "MENAGERIE_ENTRIES", [(stem, "build", "example_input")])[int(number)]
@@ -72,7 +73,11 @@ def build(name: str) -> Built:
 
 
 def arguments(model: nn.Module, given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The args and kwargs that an input stands for: taken apart where the forward takes it so, else one argument."""
+    """Return an example input as args and kwargs of the forward.
+
+    If the forward accepts the parts of a tuple, list or dict as separate arguments, unpack it. Otherwise pass it as one argument.
+    For a list, one argument is tried first.
+    """
     ways: list[tuple[tuple[Any, ...], dict[str, Any]]] = [((given,), {})]
     if isinstance(given, dict):
         ways.insert(0, ((), given))
@@ -88,7 +93,7 @@ def arguments(model: nn.Module, given: Any) -> tuple[tuple[Any, ...], dict[str, 
 
 
 def loaded(stem: str) -> ModuleType:
-    """A file as a module of its package, whose own ``__init__`` would import them all."""
+    """Import a file as a module of its package, without the package's ``__init__``, which would import all files."""
     if PACKAGE not in sys.modules:
         sys.modules["menagerie"] = outer = ModuleType("menagerie")
         sys.modules[PACKAGE] = package = ModuleType(PACKAGE)

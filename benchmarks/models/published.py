@@ -1,4 +1,4 @@
-"""Configs of published language models, by the names of transformers: the values in each model's own config.json."""
+"""Configs of published language models in transformers' format, with the values of each model's own config.json."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 def config(
     model_type: str, layers: int, hidden: int, heads: int, kv: int, ffn: int, vocab: int, **more: Any
 ) -> dict[str, Any]:
-    """Return a config as a dict, with ``more`` of its own."""
+    """Return a config as a dict, with any further settings in ``more``."""
     return {
         "model_type": model_type, "num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": heads,
         "num_key_value_heads": kv, "intermediate_size": ffn, "vocab_size": vocab, **more,
@@ -16,14 +16,14 @@ def config(
 
 
 def latent(rank: int | None) -> dict[str, Any]:
-    """Return the sizes of DeepSeek's latent attention."""
+    """Return the settings of DeepSeek's latent attention."""
     return {
         "q_lora_rank": rank, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
     }  # fmt: skip
 
 
 def experts(number: int, top_k: int, width: int, names: str = "num_experts") -> dict[str, Any]:
-    """Return the sizes of a mixture of experts."""
+    """Return the settings of a mixture of experts."""
     return {names: number, "num_experts_per_tok": top_k, "moe_intermediate_size": width}
 
 

@@ -1,4 +1,4 @@
-"""Every timm model, on the meta device at its own input size."""
+"""Every timm model, on the meta device, at its own input size."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch import nn
 
 
 def names() -> list[str]:
-    """Names of the models, sorted."""
+    """Return the sorted names of the models."""
     return sorted(timm.list_models())
 
 
 def build(name: str) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
-    """The model in eval mode, and the arguments of its forward."""
+    """Return the model in eval mode, and the args and kwargs of its forward."""
     with torch.device("meta"):
         model = timm.create_model(name).eval()
         size = (model.pretrained_cfg or {}).get("input_size", (3, 224, 224))

@@ -1,8 +1,8 @@
-"""Every torchvision model, at its real size with random weights, and an input of its forward.
+"""Every torchvision model, at its real size with random weights, and inputs for its forward.
 
     python -m benchmarks.models.torchvision_zoo [--only resnet18,raft_small] [--out FILE.jsonl]
 
-runs each once on the CPU, eagerly, and prints one JSON line per model.
+This command runs each model once on the CPU, eagerly, and prints one JSON line per model.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Built = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 
 CANNOT: dict[str, str] = {}
 
-# Random class scores are about 1 / 91, below the default threshold: the mask and keypoint heads would see no box.
+# With random weights, class scores are about 1 / 91, below the default threshold, so the mask and keypoint heads would get no boxes.
 EVERY_BOX = {"box_score_thresh": 0.0, "box_detections_per_img": 20}
 
-# By a prefix of the name: keyword arguments of the builder. The quantized models all run as int8 on the CPU.
+# Keyword arguments of the builder, by a prefix of the model's name. All quantized models run in int8 on the CPU.
 SETTINGS: dict[str, dict[str, Any]] = {
     "fasterrcnn": {"min_size": 320, "max_size": 320, **EVERY_BOX},
     "fcos": {"min_size": 320, "max_size": 320},
@@ -38,7 +38,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "retinanet": {"min_size": 320, "max_size": 320},
 }
 
-# [batch, channels, frames, height, width]; these two pool over, or embed, a fixed grid.
+# [batch, channels, frames, height, width]. The two models in FIXED_CLIPS need a fixed size, because they pool over or embed a fixed grid.
 CLIP = (1, 3, 16, 112, 112)
 FIXED_CLIPS = {"mvit": (1, 3, 16, 224, 224), "s3d": (1, 3, 16, 224, 224)}
 
@@ -48,7 +48,7 @@ def names() -> list[str]:
 
 
 def build(name: str) -> Built:
-    """The model in eval mode, and the args and kwargs of its forward."""
+    """Return the model in eval mode, and the args and kwargs of its forward."""
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -57,7 +57,7 @@ def build(name: str) -> Built:
 
 
 def backbone(name: str) -> dict[str, None]:
-    """Detection and segmentation would otherwise download their backbone's weights."""
+    """Return arguments that keep detection and segmentation models from downloading weights for their backbone."""
     return {"weights_backbone": None} if family(name) in {"detection", "segmentation"} else {}
 
 
@@ -80,13 +80,13 @@ def frame(size: int) -> Tensor:
 
 
 def family(name: str) -> str:
-    """The torchvision.models subpackage that registers the model: detection, video, ..., or "models" itself."""
+    """Return the name of the torchvision.models subpackage that registers the model: detection, video, ..., or "models" itself."""
     families = ("detection", "segmentation", "video", "optical_flow")
     return next((f for f in families if name in models.list_models(module=getattr(models, f))), "models")
 
 
 def trained_size(name: str) -> int:
-    """The side of the image its plain ImageNet weights expect; 224 for a model with other weights only."""
+    """Return the image size that the model's plain ImageNet weights expect; 224 if it has only other weights."""
     for weights in models.get_model_weights(name):
         if weights.name in {"IMAGENET1K_V1", "IMAGENET1K_FBGEMM_V1", "IMAGENET1K_QNNPACK_V1"}:
             return int(weights.transforms().crop_size[0])
@@ -98,7 +98,7 @@ def by_prefix(table: dict[str, Any], name: str, default: Any) -> Any:
 
 
 def run_each(names: list[str], build: Callable[[str], Built], cannot: dict[str, str]) -> None:
-    """The command line of a zoo: build each model, run its forward once, print a JSON line."""
+    """Run the command line of a zoo: build each model, run its forward once, and print a JSON line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", help="comma-separated names")
     parser.add_argument("--out", type=Path, help="write the lines to this file as well")

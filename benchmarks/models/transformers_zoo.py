@@ -1,12 +1,12 @@
-"""Every transformers model type, small with random weights, and the inputs of its forward.
+"""Every transformers model type, made small with random weights, and inputs for its forward.
 
     python -m benchmarks.models.transformers_zoo [--only bert,llava] [--out FILE.jsonl]
 
-runs each once on the CPU, eagerly, and prints one JSON line per type; with a file that has lines already, it goes on
-after them.
+This command runs each type once on the CPU, eagerly, and prints one JSON line per type. If the file already has lines, it skips
+the types in them.
 
-A setting of a config takes its value from the type's SETTINGS, else from its own default made small by SMALL; an input
-of a forward from the type's case, else from the rule of its name. So a table of types holds only what no rule says.
+A setting of a config takes its value from the type's SETTINGS, otherwise from its default made small by SMALL. An input of a
+forward comes from the type's case in INPUTS, otherwise from the rule for its name. So these tables hold only the exceptions.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ TOKENS = 12
 VOCABULARY = 256
 LAYERS = 2
 WIDTHS = (64, 128)
-FIRST_SPECIAL = 200  # ids of special tokens that do not fit in the small vocabulary go from here up
+FIRST_SPECIAL = 200  # special tokens whose ids do not fit into the small vocabulary get new ids from here on
 
-# The most that a setting of this name may be; a list is made small element by element.
+# Maximum values of settings, by name. Lists of layer counts are reduced element by element; other lists stay as they are.
 AT_MOST: dict[int, str] = {
     LAYERS: """
         num_hidden_layers encoder_layers decoder_layers num_layers num_decoder_layers num_encoder_layers n_layer
@@ -110,12 +110,12 @@ TINY_VIT: Values = {"embed_dim": 64, "depth": 2, "num_heads": 4}
 
 
 def letters(number: int) -> str:
-    """Its digits as letters, as chameleon writes its codes."""
+    """Return the digits of a number as letters, as chameleon writes its codes."""
     return "".join(chr(ord("A") + int(digit)) for digit in str(number))
 
 
 def intraclass() -> Values:
-    """Kernels, strides and paddings of a block that looks along rows and along columns."""
+    """Return the kernels, strides and paddings of a block with convolutions along rows and along columns."""
     block: Values = {"reduce_channel": [1, 1, 0], "return_channel": [1, 1, 0]}
     for ratio, size in (("long", 7), ("mid", 5), ("short", 3)):
         half = size // 2
@@ -125,7 +125,7 @@ def intraclass() -> Values:
     return block
 
 
-# By model type, one or several: settings that the rules do not find. A nested dict is for a config within.
+# Settings that the rules do not find, by one or several model types. A nested dict is for a nested config.
 SETTINGS: dict[str, Values] = {
     "qwen2_vl_text qwen2_5_vl_text qwen2_5_omni_text qwen2_5_omni_talker paddleocr_vl_text glm4v_text": MROPE,
     "glm_ocr_text glm_image_text": MROPE,
@@ -290,12 +290,12 @@ CANNOT: dict[str, str] = {}
 
 
 def names() -> list[str]:
-    """Model types, sorted."""
+    """Return the sorted model types."""
     return sorted(CONFIG_MAPPING_NAMES)
 
 
 def build(name: str) -> Built:
-    """The model in eval mode, and the args and kwargs of its forward."""
+    """Return the model in eval mode, and the args and kwargs of its forward."""
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     torch.manual_seed(0)
     config = small_config(name)
@@ -316,11 +316,11 @@ def small_config(name: str) -> PreTrainedConfig:
     return reduced(config, {}, {})
 
 
-UNBUILT = (ValueError, StrictDataclassClassValidationError)  # a class whose defaults do not make a config
+UNBUILT = (ValueError, StrictDataclassClassValidationError)  # raised if a class's defaults do not make a config
 
 
 def reduced(config: PreTrainedConfig, own: Values, ids: dict[int, int]) -> PreTrainedConfig:
-    """The same config, smaller: what it derives from its settings is derived anew from the smaller ones."""
+    """Return a smaller copy of a config. Derived values are derived again, from the smaller settings."""
     kind = type(config)
     own = own_settings(kind.model_type) | own
     own |= {name: value() for name, value in own.items() if callable(value)}
@@ -366,7 +366,7 @@ def settings_of(kind: type[PreTrainedConfig]) -> list[str]:
 
 
 def is_given(name: str, value: Any, kind: type[PreTrainedConfig]) -> bool:
-    """Whether the value was given, by the class or by the config around, rather than derived."""
+    """Return whether a value was given by the class or by the enclosing config, rather than derived from other settings."""
     if next(field.default for field in dataclasses.fields(kind) if field.name == name) is not None:
         return True
     if isinstance(value, PreTrainedConfig):
@@ -408,7 +408,10 @@ def small_id(value: Any, ids: dict[int, int]) -> Any:
 
 
 def kept_layers(kind: type[PreTrainedConfig], before: Values) -> Values:
-    """Settings of as few layers as have every kind of layer: one of each distinct row of the per-layer lists."""
+    """Return the settings of the fewest layers (at least two) that include every kind of layer.
+
+    A kind is a distinct combination of values in the per-layer lists and of settings that single layers override.
+    """
     counted = [name for name in LAYER_COUNTS if isinstance(before.get(name), int)]
     if not counted:
         return {}
@@ -427,7 +430,7 @@ def kept_layers(kind: type[PreTrainedConfig], before: Values) -> Values:
 
 
 def layers_own(before: Values) -> dict[int, Values]:
-    """By the index of a layer: the settings that it has for itself."""
+    """Return the settings that single layers override, by the index of the layer."""
     return dict(getattr(before.get("_heterogeneity_spec"), "per_layer_overrides", {}))
 
 
@@ -445,7 +448,7 @@ def is_per_layer(name: str, value: Any, count: int) -> bool:
 
 
 def fit_heads(values: Values, before: Values) -> None:
-    """As many key and value heads as heads, or two if they were fewer, or one."""
+    """Reduce the number of key and value heads: equal to the heads if it was equal before, otherwise at most two."""
     for heads, groups in HEADS_AND_GROUPS:
         if isinstance(values.get(groups), int) and isinstance(values.get(heads), int):
             after = values[heads]
@@ -465,14 +468,14 @@ HEADS_AND_GROUPS = (
 
 
 def fit_image(values: Values, staged: bool) -> None:
-    """An image of 8 x 8 patches."""
+    """Reduce the image to at most 8 x 8 patches."""
     size, patch = values.get("image_size"), values.get("patch_size")
     if isinstance(size, int) and isinstance(patch, int) and patch >= 8 and not staged:
         values["image_size"] = min(size, 8 * patch)
 
 
 def fit_backbone(values: Values, before: Values, kind: type[PreTrainedConfig]) -> None:
-    """A layer for each output of the backbone, and two at least; the outputs of a backbone in stages stay."""
+    """Give a backbone one layer for each of its outputs, and at least two. The outputs of a backbone in stages do not change."""
     if values.pop("_out_features", None) is values.pop("_out_indices", None) is None and "_out_indices" not in before:
         return
     indices = before["_out_indices"]
@@ -485,7 +488,7 @@ def fit_backbone(values: Values, before: Values, kind: type[PreTrainedConfig]) -
 
 
 def fit_rope(values: Values, before: Values) -> None:
-    """Sections of a multimodal rotary embedding that add up to half of the smaller head."""
+    """Scale the sections of a multimodal rotary embedding so that they add up to half of the reduced head size."""
     rope = values.get("rope_parameters", before.get("rope_parameters"))
     if not isinstance(rope, dict) or not rope.get("mrope_section"):
         return
@@ -501,7 +504,10 @@ def fit_rope(values: Values, before: Values) -> None:
 
 
 def model_class(name: str, config: PreTrainedConfig) -> type[PreTrainedModel]:
-    """AutoModel's class; without one, another auto class's; without any, the widest class that takes this config."""
+    """Return the class to build: from AutoModel, otherwise from another auto class.
+
+    If there is none, take the last class in the modeling file that takes this config.
+    """
     if name in CLASSES:
         return getattr(transformers, CLASSES[name])  # type: ignore[no-any-return]
     module = module_of(config)
@@ -522,7 +528,7 @@ def model_class(name: str, config: PreTrainedConfig) -> type[PreTrainedModel]:
 
 
 def module_of(config: PreTrainedConfig) -> Any:
-    """The modeling file beside the file of the config; a type without one takes the classes of another."""
+    """Return the modeling module next to the config's module. A type without one uses another type's classes: return transformers."""
     try:
         return importlib.import_module(type(config).__module__.replace(".configuration_", ".modeling_"))
     except ModuleNotFoundError as error:
@@ -531,7 +537,7 @@ def module_of(config: PreTrainedConfig) -> Any:
         return transformers
 
 
-# Where the auto classes name a part of the model.
+# For these types, the auto classes name only a part of the model.
 CLASSES = {"musicgen": "MusicgenForConditionalGeneration", "musicgen_melody": "MusicgenMelodyForConditionalGeneration"}
 MAPPINGS = [
     "MODEL_MAPPING_NAMES",
@@ -548,7 +554,7 @@ MAPPINGS.append("MODEL_FOR_BACKBONE_MAPPING_NAMES")
 
 
 def inputs_of(model: PreTrainedModel, name: str) -> Values:
-    """Images and sounds first: the text has a token for each of their features."""
+    """Return the inputs of a forward. Images and sounds are made first, because the text needs a token for each of their features."""
     wanted = inspect.signature(inspect.unwrap(model.forward)).parameters
     values: Values = {}
     for modality in (images, sounds):
@@ -569,7 +575,7 @@ def x(*shape: int) -> Tensor:
 
 
 def words(count: int, below: int = VOCABULARY) -> Tensor:
-    """Ids of ordinary words: above the usual special ones, below those that were given new ids."""
+    """Return random ids of ordinary words: above the usual special tokens, and below the special tokens with new ids."""
     return torch.randint(min(30, below - 1), min(below, 60), (1, count))
 
 
@@ -578,7 +584,7 @@ def ones(*shape: int) -> Tensor:
 
 
 def text(model: PreTrainedModel, wanted: Mapping[str, Any], others: Values) -> Values:
-    """Words, then one placeholder for each feature of the images and of the sounds, then words."""
+    """Return a text: words, then one placeholder for each feature of the images, videos and sounds, then words."""
     parts = [words(4, vocabulary(model))]
     kinds = [torch.zeros(1, 4, dtype=torch.long)]
     for kind, (modality, method, inputs) in enumerate(MODALITIES, start=1):
@@ -611,7 +617,7 @@ def placeholder(config: PreTrainedConfig, modality: str) -> int | None:
 
 
 def features(method: Callable[..., Any], others: Values) -> int:
-    """How many features the model makes of these inputs: it is asked."""
+    """Return the number of features that the model makes of these inputs, by calling ``method``."""
     wanted = inspect.signature(inspect.unwrap(method)).parameters
     found = method(**{key: value for key, value in others.items() if key in wanted})
     if not isinstance(found, Tensor | tuple | list):
@@ -628,7 +634,7 @@ def vocabulary(model: PreTrainedModel) -> int:
 
 
 def images(model: PreTrainedModel, wanted: Mapping[str, Any]) -> Values:
-    """An image or a clip; for a model of any resolution, its patches in rows and their grid."""
+    """Return an image or a clip. A model of any resolution gets the patches as rows, and their grid."""
     config = model.config if wanted.keys() & {"grid_thw", "hidden_states"} else inner(model.config, VISION)
     height, width = GRID
     for name in ("grid_thw", "image_grid_thw"):
@@ -659,7 +665,7 @@ def patch_width(config: PreTrainedConfig) -> int:
 
 
 def takes_sizes(model: PreTrainedModel) -> bool:
-    """Whether its images are of any size, as pixtral's."""
+    """Return whether the model needs image_sizes because it takes images of any size, as pixtral does."""
     return "pixtral" in {setting(c, "model_type") for c in (model.config, inner(model.config, VISION))}
 
 
@@ -671,7 +677,7 @@ def picture(config: PreTrainedConfig, *leading: int) -> Tensor:
 
 
 def sounds(model: PreTrainedModel, wanted: Mapping[str, Any]) -> Values:
-    """A wave, in channels for a codec; or its mel frames, bins first for an encoder made as Whisper's."""
+    """Return a waveform (with a channel dimension for a codec) and mel frames (bins first for an encoder like Whisper's)."""
     config = inner(model.config, AUDIO)
     bins = setting(config, *BINS) or 80
     mel = x(1, FRAMES_OF_MEL, bins)
@@ -692,7 +698,7 @@ SAMPLES = 8000
 
 
 def inner(config: PreTrainedConfig, names: list[str]) -> PreTrainedConfig:
-    """The config within, as deep as it goes, that one of the names leads to."""
+    """Follow these names to nested configs, as deep as they go, and return the innermost config."""
     for name in names:
         found = vars(config).get(name)
         if isinstance(found, PreTrainedConfig):
@@ -704,7 +710,7 @@ def setting(config: PreTrainedConfig, *names: str) -> Any:
     return next((v for name in names if (v := getattr(config, name, None)) is not None), None)
 
 
-# By model type: inputs of its forward beside those of the rules, or in their place; None leaves one out.
+# By model type: inputs of the forward that add to, or replace, those of the rules. None removes an input.
 INPUTS: dict[str, Callable[[Any], Values]] = {
     "audio-spectrogram-transformer": lambda m: {"input_values": x(1, m.config.max_length, m.config.num_mel_bins)},
     "autoformer": lambda m: series(m.config),
@@ -956,7 +962,7 @@ INPUTS: dict[str, Callable[[Any], Values]] = {
 
 
 def series(config: PreTrainedConfig) -> Values:
-    """A past as long as the longest lag asks for, and a future; with as many time features as the config has."""
+    """Return a time series: a past that is long enough for the longest lag, a future, and their time features."""
     past, future = config.context_length + max(config.lags_sequence), config.prediction_length
     return {
         "past_values": x(1, past),
@@ -979,18 +985,18 @@ def trajectory(config: PreTrainedConfig, steps: int = 5) -> Values:
 
 
 def tiles(config: PreTrainedConfig) -> Values:
-    """Two images of one row."""
+    """Return two images in one row of the batch."""
     return {"pixel_values": picture(inner(config, VISION), 2)}
 
 
 def pinpointed(config: PreTrainedConfig) -> Values:
-    """An image of two tiles side by side, and its thumbnail."""
+    """Return an image as two tiles side by side and a thumbnail, with its size."""
     side = config.vision_config.image_size
     return {"pixel_values": picture(config.vision_config, 3), "image_sizes": torch.tensor([[side, 2 * side]])}
 
 
 def flattened(config: PreTrainedConfig) -> Values:
-    """Patches that begin with their row and column."""
+    """Return flattened patches. The first two values of each are its row and column."""
     patches = x(1, 16, 2 + config.patch_embed_hidden_size)
     patches[..., 0] = torch.arange(16) // 4 + 1
     patches[..., 1] = torch.arange(16) % 4 + 1
@@ -998,7 +1004,7 @@ def flattened(config: PreTrainedConfig) -> Values:
 
 
 def positioned(config: PreTrainedConfig, name: str) -> Values:
-    """Patches of one image of 6 x 6, each with its column and row."""
+    """Return the patches of an image with 6 x 6 patches, and the column and row of each under ``name``."""
     width = (
         3 * (config.patch_size * (setting(config, "pooling_kernel_size") if "unified" in config.model_type else 1)) ** 2
     )
@@ -1011,7 +1017,7 @@ def mels(bins: int) -> Values:
 
 
 def attended() -> Values:
-    """What a decoder of detections attends to: an image of 8 x 8 and some words."""
+    """Return what a detection decoder attends to: the features of an 8 x 8 image, and of some words."""
     return {
         "vision_features": x(1, 64, 64),
         "vision_pos_encoding": x(1, 64, 64),
@@ -1021,7 +1027,7 @@ def attended() -> Values:
 
 
 def queried() -> Values:
-    """Queries of masks, and a pyramid of three levels."""
+    """Return mask queries, and a feature pyramid with three levels."""
     return {
         "decoder_queries": x(1, 8, 64),
         "backbone_features": [x(1, 64, side, side) for side in (32, 16, 8)],
@@ -1030,7 +1036,7 @@ def queried() -> Values:
 
 
 def packed(config: PreTrainedConfig) -> Values:
-    """Patches of one image in a row, and its height and width in patches."""
+    """Return the patches of an image in sequence, and its height and width in patches."""
     return {
         "pixel_values": x(1, 32, patch_width(config)),
         "pixel_attention_mask": ones(1, 32),
@@ -1066,7 +1072,7 @@ def lines_of(path: Path | None) -> Iterator[str]:
 
 
 def run_one(name: str, seconds: int = 60) -> Values:
-    """Whether the model runs, and for how long; on one that takes too long, an alarm raises TimeoutError."""
+    """Build and run a model. Return whether it runs, with its seconds or the error. After ``seconds``, an alarm raises TimeoutError."""
     if name in CANNOT:
         return {"runs": False, "why": CANNOT[name]}
     signal.signal(signal.SIGALRM, ring)

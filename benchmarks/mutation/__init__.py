@@ -1,1 +1,1 @@
-"""The parts of ``benchmarks/mutants.py``: operators, the choice of tests, the table."""
+"""The parts of ``benchmarks/mutants.py``: mutation operators, the choice of tests, the table."""

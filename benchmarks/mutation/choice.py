@@ -1,4 +1,4 @@
-"""Which test runs which line, and which tests a mutant is given."""
+"""Record which test runs which line, and choose the tests for each mutant."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MUTATED = ("fxflops/ops/*.py", "fxflops/counting/*.py", "fxflops/trace/*.py")
 ABOVE = ("render/", "adapters/", "cli/", "roofline/", "test_page", "test_notebook", "test_readme", "test_imports", "test_peer_suite",
          "test_style", "test_layering", "test_chrome_trace", "test_compare", "test_models", "test_large", "test_distributed",
          "test_stale", "test_passes")  # fmt: skip
-"""Tests of what lies above the mutated code: slow, or in processes of their own."""
+"""Tests of layers above the mutated code, which are left out: they are slow, or run in processes of their own."""
 OPTIONS = (
     "--capture=no",
     "-p",
@@ -31,10 +31,11 @@ OPTIONS = (
     "ignore::pytest.PytestAssertRewriteWarning",
 )
 TOO_LONG = 25.0
-"""Seconds granted to a mutant's tests beyond twice of what they took when they were recorded."""
+"""Seconds that a mutant's tests may take in addition to twice their recorded time."""
 
 PAGE = "tests/test_catalogue.py::test_the_committed_page_is_the_generated_one"
-"""Reads all that is registered, at import, where no test is seen to run the line."""
+"""The test for mutants of registrations: it checks everything that is registered. Registration runs at import, so coverage
+attributes its lines to no test."""
 
 
 def files() -> list[str]:
@@ -47,7 +48,7 @@ def test_files() -> list[str]:
 
 
 class Recorder:
-    """Keeps by test how long it takes, whether it passes, and (by coverage's contexts) the lines it runs."""
+    """A pytest plugin that records how long each test takes, whether it fails, and (by coverage's contexts) the lines that it runs."""
 
     def __init__(self, cover: coverage.Coverage) -> None:
         self.cover = cover
@@ -58,7 +59,7 @@ class Recorder:
         for name in [n for n in sys.modules if n.startswith("fxflops")]:
             for value in list(vars(sys.modules[name]).values()):
                 if callable(clear := getattr(value, "cache_clear", None)):
-                    clear()  # what is remembered would hide that this test, too, runs those lines
+                    clear()  # with a warm cache, this test would not run the lines that filled it
         self.cover.switch_context(nodeid)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -68,8 +69,8 @@ class Recorder:
 
 
 class Record(NamedTuple):
-    """One recorded run of the tests: sources as they were, lines by file to tests (by their places, the first is the
-    import), seconds by test, modules imported."""
+    """One recorded run of the tests: test names, source texts, for each file and line the tests that run it (as indices into
+    ``tests``; index 0 is the import), seconds by test, failed tests, and imported modules."""
 
     tests: list[str]
     sources: dict[str, str]
@@ -97,10 +98,10 @@ def record_tests(path: Path) -> None:
 
 
 class Choice:
-    """The tests of each mutant, by a record that may be older than the sources."""
+    """Chooses the tests for each mutant, from a record that may be older than the sources."""
 
     def __init__(self, record: Record, seconds: float) -> None:
-        """``seconds``, as recorded, are given to the tests of each mutant, at most two thirds of them to mirroring ones."""
+        """Give the tests of each mutant ``seconds`` of recorded time, at most two thirds of it to tests of the mirroring file."""
         self.record, self.seconds, given = record, seconds, set(test_files())
         self.passing = {t for t in record.seconds if t.partition("::")[0] in given and t not in record.failed}
         self.reached: dict[str, dict[int, list[str]]] = {}
@@ -117,7 +118,10 @@ class Choice:
         return any("" in self.reached[mutant.file].get(n, ()) for n in mutant.lines)
 
     def tests_of(self, mutant: Mutant) -> list[str]:
-        """Those that run the mutant's lines (else its function's), mirroring ones first, a file's quickest first."""
+        """Return the tests that run the mutant's lines, then those that run its function.
+
+        Tests of the mirroring file come first, and within a file the quickest.
+        """
         lines = self.reached[mutant.file]
         near: list[str] = []
         far: list[str] = []
@@ -126,7 +130,8 @@ class Choice:
             near += [t for t in found if self.mirrors(t, mutant.file) and t not in near]
             far += [t for t in found if not self.mirrors(t, mutant.file) and t not in far]
         near = near or [t for t in self.passing if self.mirrors(t, mutant.file)]
-        if not far:  # nobody was seen there, as what sys.setprofile calls is seen by no tracer
+        # No test was seen here, e.g. because sys.setprofile calls the code: coverage cannot trace that. Take tests that run the file.
+        if not far:
             some = {t for tests in lines.values() for t in tests}
             far = [t for t in self.passing if t in some and t not in near]
         near.sort(key=self.record.seconds.__getitem__)
@@ -148,7 +153,7 @@ class Choice:
                 yield test
 
     def in_turn(self, tests: Sequence[str], file: str) -> list[str]:
-        """One of each file in turn, the quickest first, those of the same folder before others."""
+        """Order the tests so that the files take turns: each file's quickest test first, files of the mirroring folder before others."""
         by_file: dict[str, list[str]] = defaultdict(list)
         for test in sorted(tests, key=self.record.seconds.__getitem__):
             by_file[test.partition("::")[0]].append(test)

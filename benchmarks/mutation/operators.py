@@ -1,4 +1,4 @@
-"""The mutants of a source file: mutmut's operators, and the deletion of statements, negated conditions, swapped arguments."""
+"""Generate the mutants of a source file: mutmut's operators, deleted statements, negated conditions, swapped arguments."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Operator = Callable[[Any], Iterable[cst.CSTNode]]
 
 
 class Mutant(NamedTuple):
-    """One change of one node. ``function`` is the innermost top-level function or method, by name and how many of that
-    name come before it; None where the node runs at import. ``around`` are the lines of that function, or of all
-    functions that name what the statement assigns."""
+    """One change of one node. ``function`` is the top-level function or method that contains the node, as its name and the number
+    of earlier functions with that name; None if the node runs at import. ``around`` has the lines of that function; for a node
+    that runs at import, the lines of all functions that use the names that its statement assigns."""
 
     key: str
     file: str
@@ -38,12 +38,12 @@ class Mutant(NamedTuple):
 
 
 def mutated(mutant: Mutant) -> str:
-    """The file's text with the mutant in it."""
+    """Return the file's text with the mutant in it."""
     return mutant.change()
 
 
 def deleted(node: cst.Expr | cst.Raise | cst.AugAssign) -> Iterator[cst.CSTNode]:
-    """No statement where there was one that calls, raises or adds up."""
+    """Delete a statement that is an expression, a raise or an augmented assignment, but not a docstring."""
     if not (
         isinstance(node, cst.Expr) and isinstance(node.value, (cst.SimpleString, cst.ConcatenatedString, cst.Ellipsis))
     ):
@@ -56,7 +56,7 @@ def returns_none(node: cst.Return) -> Iterator[cst.CSTNode]:
 
 
 def negated(node: cst.If | cst.CompIf | cst.While) -> Iterator[cst.CSTNode]:
-    """The other branch; mutmut itself negates comparisons and conditional expressions alone."""
+    """Negate a condition. mutmut itself negates only comparisons and conditional expressions."""
     if not isinstance(node.test, (cst.Comparison, cst.UnaryOperation)):
         inside = node.test.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
         gap = cst.SimpleWhitespace(" ")
@@ -72,7 +72,7 @@ def _gap_of(node: cst.If | cst.CompIf | cst.While) -> str:
 
 
 def swapped(node: cst.Call) -> Iterator[cst.CSTNode]:
-    """The first two positional arguments in each other's place."""
+    """Swap the first two positional arguments."""
     named = node.func.value if isinstance(node.func, cst.Name) else ""
     if len(node.args) > 1 and named not in ANY_ORDER and not any(a.keyword or a.star for a in node.args[:2]):
         first, second, *rest = node.args
@@ -89,16 +89,16 @@ OPERATORS: list[tuple[Any, Operator]] = [
     (cst.Call, swapped),
 ]
 ANY_ORDER = ("min", "max", "formula", "named", "frozenset", "set")
-"""Functions that do the same in whatever order their arguments come."""
+"""Functions for which the order of the arguments does not matter."""
 NOT_MUTATED = (cst.Annotation, cst.Import, cst.ImportFrom, cst.Comment)
 SIMPLE = (cst.SimpleStatementLine, cst.Decorator)
 
 
 def mutants_of(root: Path, file: str, seed: int) -> Iterator[Mutant]:
-    """Every mutant of a file: of each node, the one of each operator that the seed draws.
+    """Yield the mutants of a file. If an operator has several mutations of a node, the seed draws one of them.
 
-    Their keys say nothing of line numbers, so that a mutant is known again after changes elsewhere in the file. Sentences
-    (strings with a blank in them) are left as they are: they are for people to read.
+    Keys do not depend on line numbers, so a mutant keeps its key when other parts of the file change. Strings that contain a space
+    are not mutated: they are text for people.
     """
     text = (root / file).read_text()
     wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
@@ -165,7 +165,7 @@ def _is_text(node: cst.CSTNode) -> bool:
 
 
 def _names_in(statement: cst.CSTNode) -> list[str]:
-    """The names that a statement at import assigns, and the functions that it names."""
+    """Return the names that an import-time statement assigns; if it assigns none, ``def NAME`` for each name that it uses."""
     if isinstance(statement, (cst.FunctionDef, cst.ClassDef)):
         return [f"def {statement.name.value}"]
     small = statement.body if isinstance(statement, cst.SimpleStatementLine) else ()
@@ -176,7 +176,7 @@ def _names_in(statement: cst.CSTNode) -> list[str]:
 
 
 def _functions_by_word(module: cst.Module, places: Any) -> dict[str, list[int]]:
-    """Lines of the functions that use a name, and under ``def name`` those of the function itself."""
+    """Return, by name, the lines of all functions that use the name; and under ``def NAME``, the lines of the function itself."""
     found: dict[str, list[int]] = defaultdict(list)
 
     class Names(cst.CSTVisitor):

@@ -1,4 +1,4 @@
-"""The table of a mutation run: what was killed, what survived, and what is thought of each survivor."""
+"""Write the table of a mutation run: killed mutants, survivors, and the verdict on each survivor."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import torch
 from benchmarks.mutation.operators import Mutant
 
 EQUIVALENT = "equivalent: "
-"""What a verdict of ``mutants_verdicts.json`` opens with where no test can tell the mutant from what it was."""
+"""The prefix of a verdict in ``mutants_verdicts.json`` if no test can distinguish the mutant from the original."""
 FOLDERS = ("fxflops/ops/", "fxflops/counting/", "fxflops/trace/")
 
 
 def write(
     sample: Sequence[Mutant], rows: Mapping[str, Sequence[Mapping[str, Any]]], every: int, seed: int, folder: Path
 ) -> None:
-    """Write ``mutants.md`` from what is known of each mutant of the sample, the last run last."""
+    """Write ``mutants.md`` from the results of each mutant of the sample. In ``rows``, the latest run comes last."""
     said = folder / "mutants_verdicts.json"
     verdicts: dict[str, str] = json.loads(said.read_text()) if said.exists() else {}
     kinds = {m.key: kind(rows.get(m.key, ()), verdicts.get(m.key, "")) for m in sample}

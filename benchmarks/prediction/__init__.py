@@ -1,1 +1,1 @@
-"""Fit predictions to public measurements, and hold them to measurements that no fit used."""
+"""Fit predictions to public measurements, and compare them with measurements that no fit used."""

@@ -3,9 +3,10 @@
     python -m benchmarks.prediction FOLDER [--families linear attention]
     python -m benchmarks.prediction FOLDER --serving
 
-FOLDER has the public measurements: aiconfigurator's samples of bf16 products and attention, and NeuSight's f32 operators
-(scripts/asplos/data/dataset/test) with its descriptions of GPUs, and recorded CUDA allocations. They are not part of this project: only the fitted
-numbers are, in fxflops/prediction/cards/, and the table of errors in benchmarks/results/prediction.md.
+FOLDER has the public measurements: aiconfigurator's tables (bf16 products and attention, collectives, served models), NeuSight's f32
+operators (scripts/asplos/data/dataset/test), whole models and descriptions of GPUs, and recorded CUDA allocations. The measurements
+are not part of this project. The fitted numbers are written to fxflops/prediction/cards/, the errors to
+benchmarks/results/prediction.md.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ CARDS = Path(__file__).parents[2] / "fxflops" / "prediction" / "cards"
 RESULTS = Path(__file__).parents[1] / "results" / "prediction.md"
 
 FEW = 59
-"""So many rows are too few for residuals as well."""
+"""With this many rows or fewer, only the formula's numbers are fitted: residuals need more rows."""
 BYTES = (20, 23, 25, 26, 27, 28, 29, 30, 32)
 LENGTHS = tuple(
     round(math.log2(length), 3)
@@ -66,7 +67,7 @@ KNOTS: dict[str, Mapping[str, tuple[float, ...]]] = {
         for op in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
     },
 }
-"""The knots of the residuals, in base-2 logarithms, where the measurements are."""
+"""By family, the knots of the residuals as base-2 logarithms, in the range of the measurements."""
 
 
 def main() -> None:
@@ -106,7 +107,7 @@ def main() -> None:
 
 
 def measurements(folder: Path, families: list[str]) -> Iterator[tuple[str, str, Card, Measured]]:
-    """Yield each family with measurements: its name, its dtype, the card, and its rows."""
+    """Yield each measured family of each card: the family's name, its dtype, the card, and the measurements."""
     if "linear" in families:
         for system, measured in tables.products_bf16(folder):
             yield "linear", "bf16", tables.card_of_system(system), measured
@@ -144,7 +145,7 @@ def save(card: Card, name: str, family: Family) -> None:
 
 
 def replace_section(section: str) -> None:
-    """Put a section in the place of that with the same heading in the results."""
+    """Replace the section of the results that has the same heading."""
     heading = section.split("\n", 1)[0] + "\n"
     before, _, rest = RESULTS.read_text(encoding="utf8").partition(heading)
     _, more, after = rest.partition("\n## ")
@@ -152,7 +153,7 @@ def replace_section(section: str) -> None:
 
 
 def table() -> str:
-    """Return the page of results: the families of all cards, with their errors."""
+    """Return the first section of the results: the families of all cards, with their errors."""
     rows = [
         f"| {name} | {calibration.device} | {family.rows} | {family.held_out} | {family.error:.1%} | {family.kernels} | {family.source} |"
         for calibration in map(Calibration.load, sorted(CARDS.glob("*.json")))

@@ -1,4 +1,4 @@
-"""No bound is above a measured time, but where operands stay in the L2 cache."""
+"""Check the bounds: a bound should be above a measured time only where operands may stay in the L2 cache."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from fxflops.roofline.devices import LAUNCH
 from .fit import Measured
 
 ROOM = 4
-"""Operands below so many times the L2 cache may be there when a kernel starts."""
+"""Operands smaller than this many times the L2 cache may be in the cache when a kernel starts."""
 
 
 def least_seconds(name: str, card: Card, dtype: str, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the seconds of the ceilings of measured kernels, and the bytes that they move."""
+    """Return the lower bounds of measured kernels in seconds, and the bytes that the kernels move."""
     if name in ("linear", "batched"):
         batch, m, n, k, element = features.unbind(1)
         flops, moved = 2 * batch * m * n * k, element * batch * (m * n + m * k + n * k)

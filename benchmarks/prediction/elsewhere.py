@@ -1,4 +1,4 @@
-"""Cards left out: how well the calibrations of other cards predict one of which nothing was measured."""
+"""Leave cards out: measure how well the calibrations of other cards predict a card without measurements."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from .fit import Measured
 
 FILE = Path(borrowed.__file__).with_name("borrowed.json")
 ROWS = 400
-"""So many held-out rows of each family and card are predicted."""
+"""At most this many held-out rows of each family and card are predicted."""
 OWN_CARD = "H100 SXM"
 
 
 class LeftOut(NamedTuple):
-    """A family of a card, predicted by the calibrations of other cards: the mean error, and how they were chosen."""
+    """A family of a card, predicted by the calibrations of other cards: the other cards, how they were chosen, and the mean error."""
 
     family: str
     card: str
@@ -37,7 +37,7 @@ class LeftOut(NamedTuple):
 
 
 def left_out(measurements: Iterator[tuple[str, str, Card, Measured]]) -> Iterator[LeftOut]:
-    """Yield the families of each card as those of other cards predict them."""
+    """Yield the error for each family of each card when only other cards' calibrations are used."""
     for name, dtype, card, measured in measurements:
         known = CHIPS.get(card.device.name)
         if known is None or dtype == "nccl" or not measured.held_out.any():
@@ -55,7 +55,7 @@ def left_out(measurements: Iterator[tuple[str, str, Card, Measured]]) -> Iterato
 
 
 def other_dtypes() -> Iterator[LeftOut]:
-    """Yield the bf16 families that this project measured on an H100 itself, predicted by what other cards and dtypes were measured."""
+    """Yield the errors for this project's own bf16 measurements on an H100, predicted from the families of other cards or dtypes."""
     table = pd.read_csv(tables.OPERATIONS)
     table = table[(table["pass"] == "forward") & (table.dtype == "bf16")]
     device = find_device(OWN_CARD)
@@ -85,7 +85,7 @@ def features_of(name: str, row: object) -> tuple[float, ...]:
 
 
 def save(found: list[LeftOut]) -> None:
-    """Write the mean errors, by family and by how it is borrowed, where fxflops finds them."""
+    """Write the mean errors, by family and by how it is borrowed, to the file that fxflops reads."""
     errors: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for each in found:
         errors[each.family][each.how].append(each.error)
@@ -97,7 +97,7 @@ def save(found: list[LeftOut]) -> None:
 
 
 def table(found: list[LeftOut]) -> str:
-    """Return the section of the results about cards that were left out."""
+    """Return the section of the results about left-out cards."""
     lines = [
         f"| {each.family} | {each.card} | {', '.join(each.others)} | {each.how} | {each.error:.1%} |"
         for each in sorted(found)

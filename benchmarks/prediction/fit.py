@@ -1,7 +1,7 @@
-"""Fit the numbers of a family of kernels to measured times, and what the formula leaves over to a grid.
+"""Fit the numbers of a family of kernels to measured times, and a grid to the residuals of the formula.
 
 The numbers minimise the mean error of the logarithm, by Adam from the formula's own start. The residuals are smoothed by a
-Gaussian process (Rasmussen and Williams 2006, chapter 2) over the logarithms of the features, and read off at the knots.
+Gaussian process (Rasmussen and Williams 2006, chapter 2) over the logarithms of the features, and evaluated at the knots.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from fxflops.prediction.numbers import fitted_numbers
 from fxflops.prediction.residuals import Residuals
 
 HELD_OUT = 3
-"""One row in so many is held out, by a hash of what identifies it."""
+"""One of this many rows is held out, chosen by a hash of the row's identity."""
 NOISE = 0.1
-"""The variance of a measurement, in those of the residuals."""
+"""The variance of the noise in a measurement, relative to the variance of the residuals."""
 LENGTH, LENGTHS = 1.5, {"length": 0.3}
-"""Over how many doublings of a feature residuals are alike. A kernel that reduces rows is tuned to powers of two: lengths between them
-waste threads, so that neighbors say little."""
+"""The length scale of the Gaussian process, in doublings of a feature. It is short for the length of reduced rows: kernels are tuned to
+powers of two, and lengths in between waste threads, so neighbors say little."""
 
 
 class Measured(NamedTuple):
-    """Measured kernels of a family: ``features[rows, ...]``, ``seconds[rows]``, and which rows no fit may use."""
+    """Measured kernels of a family: ``features[rows, ...]``, ``seconds[rows]``, and ``held_out[rows]``, the rows that no fit may use."""
 
     features: Tensor
     seconds: Tensor
@@ -38,17 +38,17 @@ class Measured(NamedTuple):
     kernels: str
     source: str
     eager: bool = False
-    """Whether the host launched each kernel, whose time is in the shortest: then they say nothing about the least time of a kernel or how it starts, nor about rows
-    shorter than those measured."""
+    """Whether the host launched each kernel. The launch is then part of the shortest times, so the measurements do not show a kernel's
+    least time, the constant time of a wave, or the slowdown of rows shorter than the measured ones."""
 
 
 def is_held_out(*identity: object) -> bool:
-    """Return whether the row so identified is held out: a fitted third of all."""
+    """Return whether the row with this identity is held out. A third of all rows is."""
     return int(hashlib.sha256(",".join(map(str, identity)).encode()).hexdigest(), 16) % HELD_OUT == 0
 
 
 def fit(name: str, card: Card, dtype: str, measured: Measured, knots: Mapping[str, tuple[float, ...]]) -> Family:
-    """Return a fitted family; ``knots`` are those of its residuals, none for a family that needs none."""
+    """Return the fitted family. ``knots`` are the knots of its residuals; an empty mapping for a family without residuals."""
     numbers = _fit_numbers(name, card, dtype, measured)
     family = Family(
         numbers, None, len(measured.seconds), int(measured.held_out.sum()), 0.0, measured.kernels, measured.source
@@ -64,7 +64,7 @@ def fit(name: str, card: Card, dtype: str, measured: Measured, knots: Mapping[st
 
 
 def _left_out(name: str, card: Card, dtype: str, measured: Measured, row: int) -> Tensor:
-    """Return the error of one row by a fit of all others, where there are too few to hold out a third."""
+    """Return the error of one row in a fit to all other rows. This is used where there are too few rows to hold out a third."""
     at = torch.arange(len(measured.seconds)) == row
     family = fit(name, card, dtype, measured._replace(held_out=at), {})
     return family.seconds(name, card, dtype, measured.features[at]).div(measured.seconds[at]).sub(1).abs()
@@ -74,7 +74,7 @@ def _fit_numbers(name: str, card: Card, dtype: str, measured: Measured) -> dict[
     rows = ~measured.held_out
     fixed = ("floor_us", "start_us", "short_rows") if measured.eager else ()
     known = fitted_numbers(FORMULAS[name], card, dtype, measured.features[rows], measured.seconds[rows], fixed)
-    if FORMULAS[name] is collectives:  # of more GPUs than were measured nothing is known
+    if FORMULAS[name] is collectives:  # drop numbers for more GPUs than were measured
         known = {key: value for key, value in known.items() if int(key.split("_")[-1]) <= measured.features[:, 0].max()}
     return known
 
@@ -104,5 +104,5 @@ def _fit_residuals(
 
 
 def _kernel(a: Tensor, b: Tensor) -> Tensor:
-    """Return how alike the residuals of shapes are: ``a[rows, features], b[columns, features] -> [rows, columns]``."""
+    """Return the covariance of the residuals of shapes: ``a[rows, features], b[columns, features] -> [rows, columns]``."""
     return torch.exp(-0.5 * torch.cdist(a, b) ** 2)

@@ -1,4 +1,4 @@
-"""Whole models against NeuSight's measured runs: f32, eager, Hugging Face, on one NVIDIA GPU."""
+"""Compare predictions of whole models with NeuSight's measured runs: f32, eager, Hugging Face, on one NVIDIA GPU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONFIGS = {"bert": "BertConfig", "gpt2": "GPT2Config", "opt": "OPTConfig"}
 
 
 class Run(NamedTuple):
-    """A measured run, and what it was predicted to take, in milliseconds."""
+    """A measured run and its predicted times, in milliseconds."""
 
     card: str
     mode: str
@@ -33,7 +33,7 @@ class Run(NamedTuple):
     predicted: float
     neusight: float
     left_out: float
-    """What the calibrations of other cards predict, as if nothing had been measured on this one."""
+    """The prediction from the calibrations of other cards, as if nothing had been measured on this card."""
 
     @property
     def error(self) -> float:
@@ -41,7 +41,7 @@ class Run(NamedTuple):
 
 
 def runs(folder: Path) -> Iterator[Run]:
-    """Yield the measured runs with their predictions; switchxl4 reads values, and is left out."""
+    """Yield the measured runs with their predictions. switchxl4 is left out because it reads values of tensors."""
     table = pd.read_csv(folder / "neusight_models_measured.csv")
     table = table[table.option.isna() & (table.model_name != "switchxl4")]
     cards = {gpu.replace(" ", "_"): name for gpu, name in GPUS.items()}
@@ -55,7 +55,7 @@ def runs(folder: Path) -> Iterator[Run]:
 
 
 def without_own(report: Report, name: str) -> float:
-    """Return the seconds that the calibrations of other cards predict."""
+    """Return the seconds predicted by the calibrations of other cards, without the card's own."""
     device = find_device(name)
     exact = report._counted_as_computed("exact")
     phases = [phase for phase in ("forward", "backward") if any(each.call.phase in PARTS[phase] for each in exact)]
@@ -64,7 +64,8 @@ def without_own(report: Report, name: str) -> float:
 
 
 def others(folder: Path) -> Iterator[tuple[str, str, str, str, int, float, float | None, float]]:
-    """Yield the runs that are not of one NVIDIA GPU without compilation: their bound where the table has the card; in milliseconds."""
+    """Yield all other runs, in milliseconds: compiled, on several GPUs, or on other cards. The prediction is None for several GPUs and
+    for unlisted cards."""
     table = pd.read_csv(folder / "neusight_models_measured.csv")
     known = {gpu.replace(" ", "_") for gpu in GPUS}
     table = table[(table.option.notna() | ~table.device.isin(known)) & (table.model_name != "switchxl4")]
@@ -82,7 +83,7 @@ def others(folder: Path) -> Iterator[tuple[str, str, str, str, int, float, float
 
 @cache
 def counted(folder: Path, name: str, length: int, batch: int, backward: bool) -> Report:
-    """Return the count of a model on meta, with attention in plain products as it was measured."""
+    """Return the count of a model on meta. Attention uses plain products, as in the measured runs."""
     import transformers
 
     said: dict[str, Any] = json.loads((folder / "neusight_model_configs" / f"{name}.json").read_text())

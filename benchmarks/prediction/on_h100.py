@@ -1,4 +1,4 @@
-"""What this project measured on an H100 and no fit used: whole models, and convolutions' backward passes."""
+"""Compare predictions with our own H100 measurements that no fit used: whole models, and convolutions' backward passes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def tables() -> str:
 
 
 def models() -> Iterator[str]:
-    """Yield a row for each model of ``times.md``: the time of its CUDA graph, and the prediction of its forward."""
+    """Yield a row for each model in ``times.md``: the measured time of its CUDA graph, and the predicted time of its forward."""
     for name, graph in re.findall(
         r"^\| analyze ([^|]+?) \| \d+ \| [^|]+ \| ([\d.]+) \|", TIMES.read_text(encoding="utf8"), re.M
     ):

@@ -1,7 +1,7 @@
-"""The language model whose CUDA allocations were recorded (Wedsonlin/assignment2-systems, MIT), written anew.
+"""A reimplementation of the language model whose CUDA allocations were recorded (Wedsonlin/assignment2-systems, MIT).
 
-24 layers of width 1,024 with 16 heads, feed-forward 4,096, vocabulary 10,000: RMSNorm, RoPE, SwiGLU, all of plain operators. Which
-local variables a function keeps to its end is part of it: they are memory.
+24 layers of width 1,024 with 16 heads, feed-forward 4,096, vocabulary 10,000: RMSNorm, RoPE, SwiGLU, all made of plain operators. The
+local variables that a function keeps until it returns matter, because they hold memory.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Linear(nn.Module):
         self.weight = nn.Parameter(torch.empty(outputs, inputs))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        # What einsum was in the recorded torch: a product of views. Autocast does not keep casts of views; later versions
-        # cast the weights that einsum is given, and keep that.
+        # In the recorded version of torch, einsum was a product of views, and autocast does not cache casts of views. Later
+        # versions cast the weight that einsum gets, and cache that.
         return torch.bmm(x.flatten(0, -2)[None], self.weight.t()[None])[0].unflatten(0, x.shape[:-1])
 
 
@@ -50,7 +50,7 @@ class RMSNorm(nn.Module):
 
 
 class Rope(nn.Module):
-    """Rotates pairs of features; the cosines and sines of all positions are a buffer."""
+    """Rotates pairs of features. A buffer holds the cosines and sines of all positions."""
 
     def __init__(self, length: int) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     scores = torch.einsum("...qd,...kd->...qk", q, k) / q.shape[-1] ** 0.5
     scores = torch.where(mask, scores, float("-inf"))
-    weights = softmax(scores)  # scores are held until the function returns
+    weights = softmax(scores)  # the scores stay alive until the function returns
     return torch.einsum("...qk,...kd->...qd", weights, v)
 
 
@@ -123,7 +123,7 @@ class Block(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """tokens[batch, length] -> logits[batch, length, vocabulary]; with targets the mean cross-entropy."""
+    """tokens[batch, length] -> logits[batch, length, vocabulary], or the mean cross-entropy if targets are given."""
 
     def __init__(self, length: int) -> None:
         super().__init__()
@@ -156,7 +156,7 @@ def log_softmax(x: torch.Tensor) -> torch.Tensor:
 
 
 class AdamW(torch.optim.Optimizer):
-    """AdamW, one parameter after the other, with a new tensor for each step of the arithmetic."""
+    """AdamW that updates one parameter after the other. Each step of the arithmetic makes a new tensor."""
 
     def __init__(self, params: Iterable[nn.Parameter]) -> None:
         super().__init__(params, {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01})

@@ -1,4 +1,4 @@
-"""Reserved memory against recorded CUDA allocations, and against what torchtitan publishes of Llama 3."""
+"""Compare predictions of reserved memory with recorded CUDA allocations, and with torchtitan's published figures for Llama 3."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fxflops.prediction import CachingAllocator
 from .recorded_model import BATCH, AdamW, LanguageModel
 
 CARD = "A100"
-"""The recordings do not name their card; its cuBLAS workspaces have 8,519,680 bytes."""
+"""The recordings do not name their card. Its cuBLAS workspaces have 8,519,680 bytes, as on an A100."""
 SNAPSHOTS = Path(__file__).parents[1] / "results" / "gpu" / "snapshots.jsonl.gz"
 AUTOCAST = ("medium_512_inference", "medium_1024_training")
 GIB, MIB = 2**30, 2**20
@@ -31,11 +31,11 @@ RUNS = [
     ("Llama-3.1 8B", Layout("8b", {"dp": 128}, 2, "selective"), "62.0 compiled, 67.0 not"),
     ("Llama-3.1 70B", Layout("70b", {"dp": 32, "tp": 8}, 16, "full"), "71.9 in float8; 67.6 with AsyncTP"),
 ]
-"""torchtitan's runs without pipelines, with the GiB that it publishes (``reserved_bytes.all.peak``)."""
+"""torchtitan's runs without pipeline parallelism, with the published GiB (``reserved_bytes.all.peak``)."""
 
 
 class Recording(NamedTuple):
-    """A recorded run, in bytes: what was reserved and allocated, what is predicted, and how many addresses are reproduced."""
+    """A recorded run: the recorded and predicted bytes, and how many of the recorded addresses the simulated allocator reproduces."""
 
     name: str
     reserved: int
@@ -73,7 +73,7 @@ def recordings(folder: Path) -> Iterator[Recording]:
 
 
 def replayed(snapshot: dict[str, Any]) -> tuple[CachingAllocator, int, int]:
-    """Return the allocator after the recorded events, how many allocations they are, and how many have the recorded address."""
+    """Replay the recorded events. Return the allocator, the number of allocations, and how many got their recorded address."""
     allocator = CachingAllocator.from_snapshot(snapshot)
     addresses = dict[int, int]()
     allocations = reproduced = 0
@@ -89,7 +89,7 @@ def replayed(snapshot: dict[str, Any]) -> tuple[CachingAllocator, int, int]:
 
 
 def counted(name: str) -> Any:
-    """Return the count of a recorded run, made on meta: ``medium_128_training``."""
+    """Return the count of a recorded run on meta, by the run's name, e.g. ``medium_128_training``."""
     _, length, kind = name.split("_")
     dtype = torch.bfloat16 if name in AUTOCAST else None
     with torch.device("meta"):
@@ -102,7 +102,7 @@ def counted(name: str) -> Any:
 
 
 def published() -> Iterator[str]:
-    """Yield a line of the table for each of torchtitan's runs."""
+    """Yield a row of the table for each of torchtitan's runs."""
     for name, layout, said in RUNS:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -116,7 +116,7 @@ def published() -> Iterator[str]:
 
 
 def own_runs() -> Iterator[str]:
-    """Yield a line for each run of benchmarks/gpu/memory.py on an H100."""
+    """Yield a row of the table for each run of benchmarks/gpu/memory.py on an H100."""
     bench: Any = SimpleNamespace(stand_in=False)
     with gzip.open(SNAPSHOTS, "rt") as file:
         for line in map(json.loads, file):

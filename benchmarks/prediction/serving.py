@@ -1,7 +1,7 @@
-"""Time to first token and per output token, against the measured runs of vLLM, TensorRT-LLM and SGLang that aiconfigurator publishes.
+"""Compare predicted times to first token and per output token with aiconfigurator's measured runs of vLLM, TensorRT-LLM and SGLang.
 
-One rank of a server is written here from the model's config as servers compute it, with fused products and norms, and counted on meta: one
-layer, which stands for all. Tensor parallelism divides heads, columns and experts; its collectives are NCCL's.
+One layer of one rank is built here from the model's config, with fused products and norms as in servers, and counted on meta. It stands
+for all layers. Tensor parallelism divides heads, columns and experts; its collectives are NCCL's.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from fxflops.roofline.devices import Device, find_device
 from .tables import LINKED, SYSTEMS
 
 NODE = 8
-"""GPUs of a node; collectives of more were not measured."""
+"""GPUs in a node. Collectives over more GPUs were not measured."""
 ELEMENT = {"bf16": 2.0, "f8": 1.0, "f4": 0.5}
 QUANTIZED = {"fp8": "f8", "fp8_block": "f8", "nvfp4": "f4"}
-"""The table's names of how weights are stored; products without one are in bf16."""
+"""The table's names for the formats of weights, and our dtypes. Products with any other format are in bf16."""
 F4_PEAKS = {"B200": 9e15, "GB200": 10e15, "B300": 13.5e15}
-"""FLOP/s of dense products in FP4: https://www.nvidia.com/en-us/data-center/hgx/ has 72 and 108 PFLOPS for eight B200 and B300, and NVIDIA's GB200 NVL72 page
-720 for 72, as https://glennklockwood.com/garden/processors/B200 has them for each GPU."""
+"""FLOP/s of dense products in FP4. https://www.nvidia.com/en-us/data-center/hgx/ states 72 and 108 PFLOPS for eight B200 and eight B300.
+NVIDIA's GB200 NVL72 page states 720 for 72 GPUs. https://glennklockwood.com/garden/processors/B200 has the figures of one GPU."""
 
 
 class Config(NamedTuple):
-    """The sizes of a language model, as its config.json has them."""
+    """The sizes of a language model, from its config.json."""
 
     hidden: int
     layers: int
@@ -52,7 +52,7 @@ class Config(NamedTuple):
     experts: int = 0
     per_token: int = 0
     window: int = 0
-    """The window of every second layer."""
+    """The attention window of every second layer; 0 if no layer has one."""
 
 
 LLAMA_8B = Config(4096, 32, 32, 8, 128, 14336, 128256)
@@ -81,7 +81,8 @@ NOT_BUILT = {
 
 
 class Parallel(NamedTuple):
-    """How a server is spread: attention over ``tp`` GPUs in each of ``dp`` groups, experts cut (``expert_tp``) and dealt out (``expert_ep``)."""
+    """How a server is spread over GPUs. Attention: over ``tp`` GPUs in each of ``dp`` groups. Experts: each expert is split over
+    ``expert_tp`` GPUs, and the experts are divided among ``expert_ep`` groups."""
 
     tp: int
     dp: int
@@ -94,7 +95,7 @@ class Parallel(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What all sequences of a server do together: ``queries`` new tokens of each, after which it has ``keys``."""
+    """A step of all sequences of a server: each gets ``queries`` new tokens and then has ``keys`` tokens."""
 
     sequences: int
     queries: int
@@ -102,7 +103,7 @@ class Step(NamedTuple):
 
 
 class Seconds(NamedTuple):
-    """What a rank is expected to take, and the least that the card's ceilings allow."""
+    """A rank's predicted time, and the lower bound from the card's peaks and bandwidth."""
 
     predicted: float
     bound: float
@@ -132,7 +133,7 @@ class Layer(nn.Module):
             self.router = nn.Linear(config.hidden, config.experts, bias=False)
             slots = step.sequences * step.queries * config.per_token / parallel.expert_ep
             held = config.experts // parallel.expert_ep
-            # Of the experts here, those that evenly spread tokens reach.
+            # The share of the experts here that gets a token if tokens are spread evenly.
             share = 1 - (1 - config.per_token / config.experts) ** (step.sequences * step.queries)
             self.reached = max(1, round(held * share))
             self.rows = max(1, round(slots / self.reached))
@@ -150,7 +151,7 @@ class Layer(nn.Module):
         config = self.config
         qkv = self.qkv(F.rms_norm(x, x.shape[-1:], self.norm))
         q, k, v = qkv.split([each * config.head_size for each in (self.heads, self.key_heads, self.key_heads)], -1)
-        q, k = q.neg(), k.neg()  # in the place of rotary embeddings: read once, written once
+        q, k = q.neg(), k.neg()  # stands in for rotary embeddings: one read, one write
         seen = self.attention(q, k, v)
         x = x[: len(seen)] + self.out(seen)
         h = F.rms_norm(x, x.shape[-1:], self.norm)
@@ -165,7 +166,7 @@ class Layer(nn.Module):
         sequences = self.sequences
         if queries > 1:
             if self.window and queries > 2 * self.window:
-                # Causal attention over twice the window has as many pairs for each query.
+                # Windowed attention has about as many pairs per query as causal attention over twice the window.
                 sequences, queries = sequences * queries // (2 * self.window), 2 * self.window
             rows = sequences * queries
             q, k, v = (
@@ -173,13 +174,13 @@ class Layer(nn.Module):
                 for each, heads in ((q, self.heads), (k, self.key_heads), (v, self.key_heads))
             )
             out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-            return out.view(rows, self.heads * size)  # on meta a view, as a kernel writes it
+            return out.view(rows, self.heads * size)  # a view on meta, without a copy: kernels write this layout
         q = q.view(sequences, self.heads, 1, size)
         return F.scaled_dot_product_attention(q, self.cache, self.cache, enable_gqa=True).view(sequences, -1)
 
 
 def gated(both: torch.Tensor) -> torch.Tensor:
-    """SwiGLU as one kernel does it: two tensors read, one written."""
+    """Stand in for a fused SwiGLU kernel, which reads two tensors and writes one."""
     gate, up = both.chunk(2, -1)
     return torch.mul(gate, up)
 
@@ -205,7 +206,7 @@ def head(config: Config, parallel: Parallel, sequences: int) -> Report:
 
 @cache
 def step_seconds(config: Config, parallel: Parallel, step: Step, name: str, dense: str, experts: str) -> Seconds:
-    """Return the seconds of a step with products of dense layers and of experts in these dtypes; the head and attention are in bf16."""
+    """Return the seconds of a step. Dense layers and experts have these dtypes; attention and the head are in bf16."""
     device = find_device(name)
     dtypes = {"linear": dense, "batched": experts}
     windows = [0, config.window] if config.window else [0]
@@ -220,10 +221,11 @@ def step_seconds(config: Config, parallel: Parallel, step: Step, name: str, dens
 def kernels_seconds(
     report: Report, device: Device, dtypes: dict[str, str], parallel: Parallel, config: Config
 ) -> Seconds:
-    """Return the seconds of a report's calls: those of ``report.predict`` but for products in other dtypes than bf16.
+    """Return the seconds of a report's calls: the times of ``report.predict``, except for products in other dtypes than bf16.
 
-    No product in FP8 or FP4 was measured: it takes the shares of the peak and the bandwidth that the bf16 ones have. A bound must hold
-    however tokens choose their experts, so it reads those of one token; and where weights are quantized the cache may be in FP8.
+    No product in FP8 or FP4 was measured, so it is assumed to reach the same shares of peak and bandwidth as a bf16 product. A bound must
+    hold for any choice of experts, so it reads only the weights of one token's experts. It also assumes that the cache may be in FP8
+    where weights are quantized.
     """
     least = max(1, config.per_token // parallel.expert_ep)
     cache = 0.5 if dtypes.get("linear", "bf16") != "bf16" else 1.0
@@ -239,10 +241,10 @@ def kernels_seconds(
 
 
 def quantized(kernel: Kernel, device: Device, dtype: str, least: int) -> Seconds:
-    """Return the seconds of a product whose weights are stored in fewer bits; of a batch the bound reads the weights of ``least``."""
+    """Return the seconds of a product with quantized weights. The bound reads the weights of only ``least`` products of a batch."""
     batch, m, n, k, _ = kernel.features
     element = ELEMENT[dtype]
-    # Hopper has no FP4: weights are unpacked.
+    # Cards without FP4 arithmetic, such as Hopper, unpack the weights to bf16.
     computed = "bf16" if dtype == "f4" and device.name not in F4_PEAKS else dtype
     if computed == "f4":
         device = replace(device, peaks={**device.peaks, "f4": F4_PEAKS[device.name]})
@@ -260,7 +262,8 @@ def quantized(kernel: Kernel, device: Device, dtype: str, least: int) -> Seconds
 
 
 def collectives(config: Config, parallel: Parallel, step: Step, device: Device) -> Seconds:
-    """Return the seconds of a layer's collectives: two all_reduces, or with attention in groups a gather of the tokens and a scatter."""
+    """Return the seconds of a layer's collectives: an all_reduce after attention, and another one after the feed-forward. If attention has
+    several groups, an all_gather and a reduce_scatter of the tokens replace the second all_reduce."""
     nbytes = 2 * config.hidden * step.sequences * step.queries
     sent: list[tuple[str, int, float]] = []
     if parallel.tp > 1:
@@ -277,9 +280,11 @@ def collectives(config: Config, parallel: Parallel, step: Step, device: Device) 
 
 
 class Served(NamedTuple):
-    """A measured run, in seconds. ``alone`` is the prefill of one prompt, ``together`` the prefill of all, ``token`` the time per output token.
+    """A measured run, and its predictions in seconds. ``first`` and ``per_token`` are measured.
 
-    ``least`` is the bound of a step of the sequences that were decoded at once.
+    ``alone`` is the prefill of one prompt, ``together`` the prefill of all prompts. ``step`` is a decoding step of all sequences;
+    ``token`` adds each output token's share of the prefills. ``least`` is the bound of a step with only as many sequences as were
+    decoded at once.
     """
 
     model: str
@@ -295,7 +300,7 @@ class Served(NamedTuple):
 
 
 def runs(folder: Path) -> Iterator[Served]:
-    """Yield the aggregated runs of the models that are built, on up to a node."""
+    """Yield the aggregated runs on at most one node, for the models that can be built here."""
     for row in rows_of(folder).itertuples():
         config = CONFIGS.get(row.model_path)
         parallel = parallel_of(row)
@@ -334,9 +339,9 @@ def runs(folder: Path) -> Iterator[Served]:
 def decoding(batch: int, tokens: int, first: float, per_token: float) -> int:
     """Return how many of ``batch`` requests are decoded at once, on average and rounded down.
 
-    A client that keeps so many requests open has them wait, or be prefilled, for the time to the first token, and be decoded for the rest: by
-    Little's law (Operations Research 9, 1961) the shares of the requests are those of the times. The bound of a step rises ever faster with
-    its sequences, so that the mean step takes no less than that of their mean number.
+    The client keeps ``batch`` requests open. Each one waits or is prefilled until its first token, and is decoded for the rest of its
+    time. By Little's law (Operations Research 9, 1961), the share of requests in decoding is the share of time spent in decoding. The
+    bound of a step is convex in the number of sequences, so the mean bound is at least the bound at the mean number of sequences.
     """
     decoded = tokens * per_token
     return max(1, int(batch * decoded / (first + decoded)))
@@ -348,7 +353,8 @@ def rows_of(folder: Path) -> pd.DataFrame:
 
 
 def parallel_of(row: Any) -> Parallel:
-    """Return how a run is spread. An empty or 0 column is a 1; experts whose columns are empty are cut as attention is."""
+    """Return how a run is spread over GPUs. An empty column or a 0 counts as 1. If the experts' columns do not make up ``tp * dp``
+    GPUs, ``expert_tp`` is chosen so that they do."""
     tp, dp, expert_tp, expert_ep = (
         1 if pd.isna(value) or value < 1 else int(value)
         for value in (row.tp_size, row.attention_dp_size, row.moe_tp_size, row.moe_ep_size)
@@ -392,7 +398,7 @@ def mean_error(pairs: Any) -> float:
 
 
 def overall(groups: dict[tuple[str, str, str], list[Served]]) -> list[str]:
-    """Return the means over all runs, by precision."""
+    """Return a line for each precision, with the mean errors over all runs."""
     lines = []
     for precision in ELEMENT:
         members = [run for (_, _, each), found in groups.items() if each == precision for run in found]
@@ -411,7 +417,7 @@ def overall(groups: dict[tuple[str, str, str], list[Served]]) -> list[str]:
 
 
 def left_out(folder: Path) -> list[str]:
-    """Return the lines about runs that are not predicted."""
+    """Return the lines about the runs that are not predicted."""
     rows = rows_of(folder)
     lines = []
     for model, reason in NOT_BUILT.items():

@@ -1,4 +1,4 @@
-"""The public measurements that predictions are fitted to, read from a folder (see ``__main__``)."""
+"""Read the measurements that predictions are fitted to: public ones from a folder (see ``__main__``), and this project's own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OWN = "benchmarks/results/gpu"
 
 OPERATIONS = Path(__file__).parents[1] / "results" / "gpu" / "operations.csv"
 
-SYSTEMS = {  # the table's name: ours
+SYSTEMS = {  # the table's name: our name
     "a100_sxm": "A100 80GB SXM",
     "h100_sxm": "H100 SXM",
     "b200_sxm": "B200",
@@ -35,8 +35,8 @@ SYSTEMS = {  # the table's name: ours
     "rtx_pro_6000_server": "RTX PRO 6000 Blackwell Server Edition",
 }
 LINKED = {"h200_sxm": "H200", "gb300": "GB300"}
-"""Systems of which only collectives were measured."""
-GPUS = {  # NeuSight's name: ours
+"""Systems for which only collectives were measured."""
+GPUS = {  # NeuSight's name: our name
     "NVIDIA A100 80GB PCIe": "A100 80GB PCIe",
     "NVIDIA A100-PCIE-40GB": "A100 40GB",
     "NVIDIA H100 80GB HBM3": "H100 SXM",
@@ -47,15 +47,15 @@ GPUS = {  # NeuSight's name: ours
     "Tesla V100-PCIE-32GB": "V100 PCIe",
 }
 TENSORS = {"addu": 2, "mulu": 2, "divu": 2, "powu": 2, "relu": 2, "gelu": 2, "tanh": 2, "ln": 2, "softmax": 2}
-"""How many tensors of the shape a vector operation moves: a unary one two, a binary one three."""
+"""The number of tensors that a vector operation moves: two for these unary operations. Any other operation is binary and moves three."""
 CONVOLUTIONS = (("conv", "bf16"), ("conv", "tf32"), ("conv", "f32"), ("depthwise", "bf16"), ("depthwise", "f32"))
-"""The families of convolutions that this project measured, with their dtypes."""
+"""The families and dtypes of convolutions that this project measured."""
 PREFILL = {"h100_sxm": "vllm_flash_attn_fa3", "b200_sxm": "vllm_flashinfer_trtllmprefill"}
-"""The kernels of prefills, where the table of attention has several."""
+"""The prefill kernels to use for systems that have several in the attention table. Other systems use their most frequent kernel."""
 
 
 def products_bf16(folder: Path) -> Iterator[tuple[str, Measured]]:
-    """Yield the bf16 products of each system; a third of the pairs (n, k) is held out."""
+    """Yield each system's bf16 matrix products. A third of the pairs (n, k) is held out."""
     table = pd.read_csv(folder / "aiconfigurator_gemm_bf16_sample.csv.gz")
     for system, rows in table.groupby("system"):
         features = [(1, row.m, row.n, row.k, 2) for row in rows.itertuples()]
@@ -64,7 +64,7 @@ def products_bf16(folder: Path) -> Iterator[tuple[str, Measured]]:
 
 
 def attention_bf16(folder: Path) -> Iterator[tuple[str, Measured]]:
-    """Yield the causal prefills without a window of each system."""
+    """Yield each system's causal prefills without a window."""
     table = pd.read_csv(folder / "aiconfigurator_context_attention_bf16_sample.csv.gz")
     for system, rows in table[table.window_size == 0].groupby("system"):
         rows = rows[rows.kernel_source == PREFILL.get(system, rows.kernel_source.mode()[0])]
@@ -77,7 +77,7 @@ def attention_bf16(folder: Path) -> Iterator[tuple[str, Measured]]:
 
 
 def products_f32(folder: Path) -> Iterator[tuple[str, str, Measured]]:
-    """Yield the f32 products of each GPU: "linear" and "batched"."""
+    """Yield each GPU's f32 matrix products: "linear" and "batched"."""
     table = pd.read_csv(folder / "neusight_test_matmul.csv.gz")
     for (gpu, op), rows in table.groupby(["Device", "OPName"]):
         features = [(row.B, row.M, row.N, row.K, 4) for row in rows.itertuples()]
@@ -87,7 +87,7 @@ def products_f32(folder: Path) -> Iterator[tuple[str, str, Measured]]:
 
 
 def vectors_f32(folder: Path) -> Iterator[tuple[str, str, Measured]]:
-    """Yield the f32 vector operations of each GPU: "elementwise", "norm" and "softmax"."""
+    """Yield each GPU's f32 vector operations: "elementwise", "norm" and "softmax"."""
     table = pd.read_csv(folder / "neusight_test_vector.csv.gz")
     table["family"] = [{"ln": "norm", "softmax": "softmax"}.get(op, "elementwise") for op in table.OPName]
     for (gpu, family), rows in table.groupby(["Device", "family"]):
@@ -100,9 +100,9 @@ def vectors_f32(folder: Path) -> Iterator[tuple[str, str, Measured]]:
 
 
 def elementwise_h100() -> Measured:
-    """Return what this project measured on an H100 itself: elementwise kernels, copies and lookups, in bf16 and f32 together.
+    """Return this project's H100 measurements of elementwise kernels, copies and lookups, in bf16 and f32 together.
 
-    Its norms and softmax are too few to fit anything to.
+    Norms and softmax have too few rows for a fit.
     """
     table = pd.read_csv(OPERATIONS)
     table = table[(table["pass"] == "forward") & (table.bytes > 0) & table.dtype.isin(["bf16", "f32"])]
@@ -113,7 +113,7 @@ def elementwise_h100() -> Measured:
 
 
 def channel_norms_h100() -> Measured:
-    """Return the batch norms in training and group norms in bf16 that this project measured on an H100, too few to hold any out."""
+    """Return this project's H100 measurements of bf16 batch norms (in training) and group norms. There are too few rows to hold any out."""
     table = pd.read_csv(OPERATIONS)
     table = table[(table["pass"] == "forward") & (table.dtype == "bf16")]
     rows = table[table.shapes.str.contains("batch_norm|group_norm")]
@@ -122,9 +122,9 @@ def channel_norms_h100() -> Measured:
 
 
 def convolutions_h100(family: str, dtype: str) -> Measured:
-    """Return the forward convolutions that this project measured on an H100, "conv" or "depthwise", too few to hold any out.
+    """Return this project's H100 measurements of forward convolutions, "conv" or "depthwise". There are too few rows to hold any out.
 
-    In half precision they are channels_last, the layout for which cuDNN's kernels are made, in f32 contiguous, torch's default.
+    Half-precision rows are channels_last, the layout that cuDNN's kernels are made for. f32 rows are contiguous, torch's default.
     """
     table = pd.read_csv(OPERATIONS)
     layout = "channels_last" if dtype == "bf16" else "NCHW"
@@ -143,7 +143,7 @@ def is_depthwise(shapes: str) -> bool:
 
 
 def measured_convolution(shapes: str, dtype: str, computed: Sequence[str]) -> tuple[Kernel, ...]:
-    """Return the kernels of a convolution in this project's own table that compute these of its tensors."""
+    """Return the kernels of a convolution in this project's own table. ``computed`` names the tensors that they compute."""
     sizes = sizes_in(shapes)
     place = {"f32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}[dtype]
     side, kernel = sizes["hw"] // sizes["s"], (sizes["k"], sizes["k"])
@@ -154,12 +154,12 @@ def measured_convolution(shapes: str, dtype: str, computed: Sequence[str]) -> tu
 
 
 def sizes_in(shapes: str) -> dict[str, int]:
-    """Return the sizes that this project's own table of operations names: "b=8 heads=16"."""
+    """Return the sizes in a shapes cell of this project's own table, e.g. "b=8 heads=16"."""
     return {name: int(size) for name, size in re.findall(r"(\w+)=(\d+)", shapes)}
 
 
 def attention_backward_h100() -> Measured:
-    """Return the backward passes of torch's flash attention that this project measured on an H100: too few to hold any out."""
+    """Return this project's H100 measurements of flash attention's backward pass in torch. There are too few rows to hold any out."""
     table = pd.read_csv(OPERATIONS)
     rows = table[(table.family == "attention") & (table["pass"] == "backward") & table.layout.str.startswith("flash")]
     features = []
@@ -171,7 +171,7 @@ def attention_backward_h100() -> Measured:
 
 
 def collectives(folder: Path) -> Iterator[tuple[str, str, Measured]]:
-    """Yield NCCL's collectives of each system within a node, by the newest version that was measured."""
+    """Yield each system's collectives within a node, measured with the newest NCCL version in the table."""
     table = pd.read_csv(folder / "aiconfigurator_comm.csv.gz", low_memory=False)
     table = table[table.kernel_source == "NCCL"].assign(system=lambda rows: rows.file.str.split("/").str[0])
     table = table[table.system.isin(SYSTEMS | LINKED)]
@@ -197,7 +197,7 @@ def card_of_system(system: str) -> Card:
 
 
 def card_of_gpu(folder: Path, gpu: str) -> Card:
-    """Return the card of a GPU in NeuSight's tables, by NeuSight's own description."""
+    """Return the card of a GPU in NeuSight's tables, with the sizes that NeuSight states."""
     for file in (folder / "neusight_device_configs").glob("*.json"):
         said: dict[str, Any] = json.loads(file.read_text())
         if said["Device"] == gpu and not file.stem.endswith("_TP"):

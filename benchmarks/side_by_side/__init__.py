@@ -1,1 +1,1 @@
-"""Old and new side by side: what two states of the library report of the same models."""
+"""Old and new side by side: compare the reports of two states of the library on the same models."""

@@ -1,17 +1,18 @@
-"""Old and new side by side: two states of the library count the same models, and every difference between their reports is named.
+"""Old and new side by side: two states of the library count the same models, and every difference between their reports is listed.
 
     python -m benchmarks.side_by_side 74eede1 --sets odd,fuzz [--limit 100] [--only NAME] [--ways count] [--jobs 2]
 
-The reference is a commit, which is checked out into a temporary ``git worktree``, or a folder. The other side is this tree, or
-the one that ``--new`` names; do not edit it during the run. Each side runs in its own processes and imports its own library.
-Both take the models from this tree, with equal seeds. ``whole_zoos.py`` compares all models of a zoo, by digests alone.
+The reference is a folder, or a commit that is checked out into a temporary ``git worktree``. The other side is this tree, or the tree
+named by ``--new``; do not edit it during the run. Each side runs in its own processes and imports its own library. Both sides take the
+models from this tree, with equal seeds. ``whole_zoos.py`` compares all models of a zoo, by digests alone.
 
-A report's facts are everything that it shows but times (``facts.py``): calls, scopes, costs, memory over time, missing, sums,
-warnings, and types of errors. They are written to ``OUT/WAYS/SIDE/SET.jsonl``, one line for each case. SIDE includes a digest of the library, the
-cases and the installed packages, so a run resumes where it was stopped, and the reference need run only once.
+A report's facts are everything that it shows except times (``facts.py``): calls, scopes, costs, memory over time, missing operators,
+sums, warnings, and types of errors. They are written to ``OUT/WAYS/SIDE/SET.jsonl``, one line for each case. SIDE includes a digest of
+the library, the cases and the installed packages. So an interrupted run resumes, and the reference needs to run only once.
 
-The table is ``OUT/WAYS/table.md``. With ``--known``, only cases that earlier runs have counted are in the table. One such table, with
-checks by hand, is ``benchmarks/results/side_by_side.md``. A difference is explained by an entry in ``causes.py``; the exit status is 1 if one is not.
+The table is ``OUT/WAYS/table.md``. With ``--known``, the table has only cases that earlier runs have counted. One such table, with
+checks by hand, is ``benchmarks/results/side_by_side.md``. An entry in ``causes.py`` explains a difference. The exit status is 1 if any
+difference has no explanation.
 
 Sets: odd and programs (``tests/trace``), fuzz (random nets), ranks (``tests/ranks.py``, and Llama-3 on meshes), timm, torchvision,
 transformers, diffusers, and menagerie (needs ``MENAGERIE=path/to/torchlens``).
@@ -61,13 +62,13 @@ CASES = (
     "tests/trace/programs.py",
     "tests/ranks.py",
 )
-"""The files that cases and facts depend on, besides the library."""
+"""The files, apart from the library, that cases and facts depend on."""
 JOBS_PER_PROCESS, NETS, HANGS = 100, 5000, 1800
 DEFAULT = "odd,programs,fuzz"
 
 
 class Side:
-    """One state of the library: the tree that it is in, and the facts that it reported, in files."""
+    """One state of the library: its source tree, and the files with the facts that it reported."""
 
     def __init__(self, name: str, tree: Path, out: Path) -> None:
         self.name, self.tree = name, tree
@@ -78,11 +79,11 @@ class Side:
         self.isolated = Isolated(use_library, str(tree), jobs=JOBS_PER_PROCESS)
 
     def read(self, group: str) -> None:
-        """Read what is already known of a set; the facts themselves stay in the file."""
+        """Read which cases of a set have been reported in earlier runs. The facts themselves stay in the file."""
         if (path := self.folder / f"{group}.jsonl").exists():
             with path.open("rb") as file:
                 for line in iter(file.readline, b""):
-                    if line.endswith(b"\n"):  # one that was stopped while it wrote left a part of a line
+                    if line.endswith(b"\n"):  # an interrupted run may leave a partial last line
                         self._know(group, json.loads(line), file.tell() - len(line))
 
     def _know(self, group: str, row: dict[str, Any], place: int) -> None:
@@ -91,7 +92,7 @@ class Side:
         self.rows[key] = {name: row[name] for name in ("digests", "seconds", "cut_off")}
 
     def run(self, group: str, case: Case, ways: list[str]) -> None:
-        """Have a process of this side report of a case, and keep it."""
+        """Report a case in a process of this side, and save the row."""
         try:
             row = self.isolated(facts_of, group, *case, ways, str(self.tree), seconds=HANGS)
         except (BrokenProcessPool, TimeoutError) as error:
@@ -114,13 +115,13 @@ _writing = threading.Lock()
 
 
 def contents(tree: Path) -> str:
-    """Return a name for all that the facts depend on: this library, the cases, and the versions of what they use."""
+    """Return a digest of everything that the facts depend on: this library, the cases, and the versions of the packages they use."""
     libraries = ("torch", "timm", "torchvision", "transformers", "diffusers")
     return sources(tree / "fxflops", *(ROOT / place for place in CASES), *map(installed, libraries))
 
 
 def sources(*places: Path | str) -> str:
-    """Return a digest of the contents of files, of those in folders, and of words."""
+    """Return a digest of the contents of files, of the Python files in folders, and of strings."""
     found = hashlib.sha256()
     for place in places:
         if isinstance(place, str):
@@ -140,7 +141,7 @@ def installed(package: str) -> str:
 
 @contextlib.contextmanager
 def tree_of(reference: str) -> Iterator[Path]:
-    """Yield the folder of a reference: a folder as it is, or a temporary worktree of a commit."""
+    """Yield the folder of a reference: the folder itself, or a temporary worktree of a commit."""
     if Path(reference).is_dir():
         yield Path(reference).resolve()
         return
@@ -158,7 +159,7 @@ def git(*args: str) -> None:
 
 
 def cause_of(case: str, difference: Difference, causes: list[tuple[Matches, Matches, Matches, str]] = CAUSES) -> str:
-    """Return the cause of a difference; "" if none is known."""
+    """Return the cause of a difference; "" if no entry explains it."""
     texts = (case, difference.way, str(difference).partition(": ")[2])
     for *each_matches, reason in causes:
         if all(_is_match(matches, text) for matches, text in zip(each_matches, texts, strict=True)):
@@ -171,7 +172,7 @@ def _is_match(matches: Matches, text: str) -> bool:
 
 
 class Comparison:
-    """What came out of comparing: of each set its cases, those that differ, that raise alike in all ways, and that were cut off."""
+    """The results: for each set the number of cases, and the cases that differ, raise the same errors in all ways, or were cut off."""
 
     def __init__(self, sides: list[Side]) -> None:
         self.sides = sides
@@ -183,7 +184,7 @@ class Comparison:
         self.seconds: dict[str, list[float]] = {}
 
     def compare(self, group: str, case: str, ways: list[str]) -> None:
-        """Compare a case of which both sides have reported."""
+        """Compare a case that both sides have reported."""
         key = group, case
         rows = [side.rows[key] for side in self.sides]
         self.cases[group] += 1
@@ -215,7 +216,7 @@ class Comparison:
         ]
 
     def table(self) -> str:
-        """Return the sets with their cases and differences, and each difference with its cause."""
+        """Return the table: the sets with their cases and differences, and the differences by cause."""
         old, new = (side.name for side in self.sides)
         lines = [
             "# Old and new side by side",
@@ -254,13 +255,13 @@ class Comparison:
 
 
 def chosen(facts: dict[str, Any], ways: list[str], cut_off: list[str]) -> dict[str, Any]:
-    """Return the facts of the ways that are asked for, and were not cut off."""
+    """Return the facts of the requested ways that were not cut off."""
     wanted = [way for way in facts if not ways or way.partition(" ")[0] in (*ways, "build")]
     return {way: facts[way] for way in wanted if way not in cut_off}
 
 
 def run(sides: list[Side], groups: list[str], options: argparse.Namespace) -> Comparison:
-    """Have both sides report of all cases, and compare as reports come in."""
+    """Report all cases on both sides, and compare the reports as they come in."""
     comparison = Comparison(sides)
     ways = options.ways.split(",") if options.ways else []
     waiting: dict[Side, Waiting] = {side: queue.SimpleQueue() for side in sides}
@@ -306,7 +307,7 @@ def _compare(
 
 
 def cases_of(group: str, options: argparse.Namespace) -> Iterator[Case]:
-    """Return the chosen cases of a set. Drawing nets takes time, so they are kept beside the facts."""
+    """Yield the chosen cases of a set. Drawing nets takes time, so the nets are saved in the same folder as the facts."""
     cases = SETS[group].names()
     if group == "fuzz":
         cases = kept(
@@ -317,7 +318,7 @@ def cases_of(group: str, options: argparse.Namespace) -> Iterator[Case]:
 
 
 def kept(cases: Iterator[Case], most: int, path: Path) -> Iterator[Case]:
-    """Yield the first cases: from the file those that it has, and then the rest, which are added to it."""
+    """Yield the first ``most`` cases: first the cases that the file has, then new ones, which are added to the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     known: list[Any] = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     yield from known[:most]
@@ -339,7 +340,7 @@ def _work(side: Side, waiting: Waiting, ways: list[str], reported: queue.SimpleQ
             side.run(*job, ways)
             reported.put((job[0], job[1][0]))
         side.isolated.end()
-    except BaseException as error:  # it is raised where the reports are waited for
+    except BaseException as error:  # it is raised again where the reports are awaited
         reported.put(error)
 
 
@@ -362,7 +363,7 @@ def main() -> int:
     if unknown := {*groups} - {*SETS}:
         parser.error(f"no set {', '.join(unknown)}; there are {', '.join(SETS)}")
     sys.path.insert(0, str(ROOT))
-    # The worktree is removed, and the processes are ended, also when this one is told to end.
+    # Remove the worktree and end the processes also when this process gets a signal to end.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
     signal.signal(signal.SIGINT, lambda *_: sys.exit("interrupted"))
     os.environ.setdefault("OMP_NUM_THREADS", "1")

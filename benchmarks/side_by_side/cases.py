@@ -1,6 +1,6 @@
-"""The sets of cases. Each has the names of its cases, with data where a name is not enough, and makes each one anew.
+"""The sets of cases. Each set lists the names of its cases, with data where a name is not enough, and builds any case by its name.
 
-Nothing here draws or lists models itself: nets come from ``benchmarks/fuzz_nets.py``, libraries from ``benchmarks/models``,
+This file does not draw or list models itself: nets come from ``benchmarks/fuzz_nets.py``, libraries from ``benchmarks/models``,
 odd models from ``tests/trace/odd_models.py``, programs from ``tests/trace/programs.py``, and ranks from ``tests/ranks.py``.
 """
 
@@ -25,19 +25,19 @@ ROOT = Path(__file__).parents[2]
 Case = tuple[str, Any]
 Ways = dict[str, Callable[[], Any]]
 PROGRAMS, LAYERS = 300, 4
-"""The programs of each kind; and the layers of a Llama on each of the meshes that ``benchmarks/distributed.py`` searches."""
+"""The number of programs of each kind, and the layers of the Llama on the meshes that ``benchmarks/distributed.py`` searches."""
 
 
 class Set(NamedTuple):
-    """``names`` yields the cases. ``make`` makes one: it runs in a process of a side, after the side's library is imported,
-    and returns the ways to count it."""
+    """``names`` yields the cases. ``make`` builds a case and returns the ways to count it. It runs in a process of a side, after
+    the side's library is imported."""
 
     names: Callable[[], Iterator[Case]]
     make: Callable[[str, Any], Ways]
 
 
 def fuzz_names() -> Iterator[Case]:
-    """Yield random nets as text, which both sides make into the same module."""
+    """Yield random nets as text. Both sides build the same module from it."""
     from benchmarks.fuzz import distinct_nets, key_of
 
     for _, net in distinct_nets():
@@ -71,13 +71,13 @@ def odd(name: str, data: Any) -> Ways:
 
 
 def program_names() -> Iterator[Case]:
-    """Yield the seeds of programs, without small tensors that have values and with them."""
+    """Yield the seed of each program twice: without and with small tensors that have values."""
     for seed in range(PROGRAMS):
         yield from ((f"{seed}{' values' if values else ''}", [seed, values]) for values in (False, True))
 
 
 def program(name: str, data: Any) -> Ways:
-    """A program beside what it notes on its tensors under a count."""
+    """Count a program. Report the count, and what the program notes about its tensors during the count."""
     import fxflops
     from tests.trace.programs import Told, noted
 
@@ -87,7 +87,7 @@ def program(name: str, data: Any) -> Ways:
     model = Told(seed, values, unmade=_fails_on_cpu).eval()
     inputs = tuple(model.inputs)
     with torch.no_grad():
-        model(*inputs)  # which draws the program
+        model(*inputs)  # draws the program
 
     def counted() -> Any:
         report, notes = noted(lambda: fxflops.count(model, inputs))
@@ -97,7 +97,7 @@ def program(name: str, data: Any) -> Ways:
 
 
 def _fails_on_cpu(step: Any, tensors: list[torch.Tensor]) -> bool:
-    """Return True for a step that the CPU does not make. No library is asked: both sides must draw the same program."""
+    """Return True if a step fails on the CPU. This does not use fxflops, because both sides must draw the same program."""
     import copy
 
     from tests.trace.programs import filled
@@ -121,7 +121,7 @@ def _fails_on_cpu(step: Any, tensors: list[torch.Tensor]) -> bool:
 
 
 def rank_names() -> Iterator[Case]:
-    """Yield the training steps on several ranks, and Llama-3 on meshes."""
+    """Yield the training steps on several ranks, and the Llama-3 models on meshes."""
     from benchmarks.distributed import LLAMAS, SEARCHED, meshes, named
     from tests.ranks import CASES
 
@@ -133,7 +133,7 @@ def rank_names() -> Iterator[Case]:
 
 
 def ranks(name: str, data: Any) -> Ways:
-    """The ranks of a mesh as they are simulated; of a small one also as real processes are profiled."""
+    """Simulate the ranks of a mesh. The cases of ``tests/ranks.py`` also run in real processes."""
     from fxflops.distributed import simulate
 
     from .facts import Several
@@ -171,7 +171,7 @@ def ranks(name: str, data: Any) -> Ways:
 
 
 def _processes(case: str, size: int) -> Any:
-    """Return the facts that real processes have of a training step, by rank."""
+    """Run a training step in real processes. Return the facts of each rank."""
     import fxflops
 
     from .facts import Several

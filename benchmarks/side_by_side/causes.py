@@ -1,9 +1,9 @@
 """Why the sides differ. Each entry has three patterns and a reason. The patterns must match the set and case, the way, and the printed
-place with both values. The reason is worded as in CHANGELOG.md. These entries explain the changes since 74eede1.
+place with both values. The reason uses the words of CHANGELOG.md. These entries explain the changes since 74eede1.
 
-An entry reads ``("fuzz/.*", "train", r"calls.* einsum .*: 12 -> 6", "an einsum's backward was counted twice")``. Where the
-numbers decide, a function of the text takes the place of a pattern. Remove entries that explain nothing any more: a new reference
-starts with an empty list.
+An entry reads ``("fuzz/.*", "train", r"calls.* einsum .*: 12 -> 6", "an einsum's backward was counted twice")``. If the
+match depends on numbers, use a function of the text instead of a pattern. Remove entries that no longer explain anything: a new
+reference starts with an empty list.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def more_by_eights(text: str) -> bool:
 
 
 def more_by_states(text: str) -> bool:
-    """Return True if activations grew by the random states of some checkpoints, 5,056 bytes each, and at most 64 bytes more."""
+    """Return True if activations grew by the saved random states of some checkpoints (5,056 bytes each) and at most 64 bytes more."""
     old, new = numbers(text)
     return ".live[3]: " in text and new - old >= 5056 and (new - old) % 5056 <= 64
 

@@ -1,4 +1,4 @@
-"""The differences between the facts of two sides, down to the first call that differs."""
+"""Find the differences between the facts of two sides, down to the first call that differs."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ FOLLOWS = {
     "live_at_peak": ["timeline"],
     "classes": ["calls", "scopes"],
 }
-"""The parts whose contents follow from others: where one of those differs, this one is not told as well."""
+"""Parts whose contents follow from other parts. If one of the other parts differs, this part is not reported."""
 WORDS = (".rule.counts", ".rule.formula", "remarks[]", "run.trace_reason")
-"""The kinds of places that hold sentences and names of functions. Their wording changes often. The
-costs and facts that they describe are compared elsewhere."""
+"""Places that hold sentences and names of functions. They are not compared, because their wording changes often. The costs and facts
+that they describe are compared elsewhere."""
 LONGEST, MOST = 300, 8
 
 
 class Difference(NamedTuple):
-    """What differs: the way of counting, the place in its facts, and both values."""
+    """A difference: the way of counting, the place in its facts, and both values."""
 
     way: str
     place: str
@@ -41,7 +41,7 @@ class Difference(NamedTuple):
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[Difference]:
-    """Return what differs in the facts of two sides: of each part the first place of each kind of difference."""
+    """Return the differences between the facts of two sides. Each part gives the first place of each kind of difference."""
     found = []
     for way in {**old, **new}:
         if way not in old or way not in new:
@@ -71,13 +71,13 @@ def _places(part: str, old: Any, new: Any) -> list[tuple[str, str, str]]:
             old, new = shorter
             if any(repeats):
                 more.append(("timeline.repeated", *map(str, repeats)))
-        if part == "live_at_peak":  # sorted by text: one other shape would move the rows behind it
+        if part == "live_at_peak":  # sorted by text: a single different shape would move all later rows
             old, new = _without(old, new), _without(new, old)
     return more + _first_of_each_kind(_leaves(part, part, old, new))
 
 
 def _without_repeats(old: list[Any], new: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Return both timelines. Drop a moment that only one side has, if the live bytes are the same as in the moment before it."""
+    """Return both timelines without the moments that only one side has and that repeat the live bytes of the moment before."""
     if len(old) == len(new) and all(_key(ours) == _key(theirs) for ours, theirs in zip(old, new, strict=True)):
         return old, new
     found: tuple[list[Any], list[Any]] = [], []
@@ -120,7 +120,7 @@ def _first_of_each_kind(leaves: Iterator[tuple[str, str, Any, Any]]) -> list[tup
 
 
 def _leaves(place: str, kind: str, old: Any, new: Any) -> Iterator[tuple[str, str, Any, Any]]:
-    """Yield what differs: the place, its kind (the place without numbers, with the op), and both values."""
+    """Yield each difference: the place, its kind (the place without numbers, but with the op), and both values."""
     if old == new or kind.endswith(WORDS):
         return
     if (ours := _mapping(old)) != (theirs := _mapping(new)):
@@ -132,7 +132,7 @@ def _leaves(place: str, kind: str, old: Any, new: Any) -> Iterator[tuple[str, st
         yield from _leaves_of_moved(place, kind, old, new)
     elif isinstance(old, list) and isinstance(new, list):
         for number, (ours, theirs) in enumerate(zip(old, new, strict=True)):
-            if kind == "raises" and number == 1:  # the message; the first is the type of the error
+            if kind == "raises" and number == 1:  # the error's message; item 0 is its type
                 continue
             yield from _leaves_of_item(place, kind, number, ours, theirs)
     else:
@@ -162,24 +162,24 @@ def _leaves_of_moved(place: str, kind: str, old: list[Any], new: list[Any]) -> I
 
 
 def _key(item: Any) -> str:
-    """Return the text by which an item is matched with an item of the other side."""
+    """Return the text by which items of both sides are matched."""
     return f"{_name(item)} {item.get('phase', '')}" if _name(item) else json.dumps(item)
 
 
 def _mapping(value: Any) -> Any:
-    """Return a mapping that a file has as ``{"dict": [[key, value], ...]}`` by its keys, and any other value as it is."""
+    """Return a dict for a mapping that a file stores as ``{"dict": [[key, value], ...]}``. Return any other value unchanged."""
     if isinstance(value, dict) and [*value] == ["dict"] and all(isinstance(key, str) for key, _ in value["dict"]):
         return dict(value["dict"])
     return value
 
 
 def _name(item: Any) -> str:
-    """Return the op and the module of a call, or of anything else that has them."""
+    """Return the op and the module of a call or of any other item that has them."""
     if not isinstance(item, dict):
         return ""
     what = str(item.get("op") or item.get("cls") or item.get("name") or "")
     where = item.get("path", item.get("module", ""))
-    if "complex" in json.dumps([item.get("args"), item.get("out")]):  # whose arithmetic is counted by other rules
+    if "complex" in json.dumps([item.get("args"), item.get("out")]):  # complex arithmetic has its own rules
         what = f"complex {what}"
     return f"{what} in {where or '(root)'}" if what else str(where)
 

@@ -1,6 +1,6 @@
-"""The facts of a case: what the library of one side reports of a model, as plain data without times and addresses.
+"""The facts of a case: one side's report of a model, as plain data without times and addresses.
 
-This runs in a process of the side. The library is the side's own; the models and everything else are those of this tree.
+This runs in a process of the side. The library is the side's own. The models and everything else come from this tree.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from benchmarks.isolated import bounded, deadline
 
 Facts = dict[str, Any]
 SECONDS, GIGABYTES = 180, 10
-"""What each way of a case may take: seconds of the processor, and memory."""
+"""The limits for each way of a case: CPU seconds, and the memory of the process."""
 DEVICE = "A100"
-"""The device whose roofline tells the bytes that each call moves."""
+"""The device whose roofline gives the bytes that each call moves."""
 TIMES = {
     "seconds", "own_seconds", "latency", "backward_latency", "instruments", "device_busy", "interrupted", "timing",
     "backward_timing", "host_timing", "date", "total_time", "unsteady", "mfu", "lines", "workers",
 }  # fmt: skip
-"""The keys under which a report has times, and what follows from them; and what only newer versions have."""
+"""Keys that are left out of the facts: times, values that depend on times, and fields that only newer versions have."""
 TRAFFIC = ("op", "module", "calls", "dtype", "flops", "bytes_read", "bytes_written", "bound_seconds", "binds")
 ADDRESS = re.compile(r"0x[0-9a-fA-F]{4,}")
 
 
 def use_library(tree: str) -> None:
-    """Import the library from this tree, and whatever is imported later from the tree of this file."""
+    """Import fxflops from ``tree``. Later imports, such as the models, come from the tree of this file."""
     assert "fxflops" not in sys.modules, "the cases would be counted by another library"
     sys.path.insert(0, tree)
     import fxflops
@@ -52,12 +52,12 @@ def use_library(tree: str) -> None:
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
     bounded(GIGABYTES)
-    for stream in (1, 2):  # models print
+    for stream in (1, 2):  # some models print: discard it
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
 
 
 def facts_of(group: str, name: str, data: Any, chosen: list[str], tree: str) -> Facts:
-    """Return a line for a file of facts: the digest of each way, the seconds, and the facts themselves, packed."""
+    """Count a case. Return its line for the file of facts: the digest of each way, the seconds, and the packed facts."""
     from benchmarks.side_by_side.cases import SETS
 
     ways: dict[str, Facts] = {}
@@ -76,7 +76,7 @@ def facts_of(group: str, name: str, data: Any, chosen: list[str], tree: str) -> 
         gc.collect()
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
-            gc.disable()  # the sides make garbage at another pace, and cycles in a model would be freed at other calls
+            gc.disable()  # the sides make different amounts of garbage, so cycles in a model would be freed at different calls
             began = time.process_time()
             try:
                 with deadline(SECONDS, signal.ITIMER_PROF):
@@ -95,7 +95,7 @@ def facts_of(group: str, name: str, data: Any, chosen: list[str], tree: str) -> 
 
 
 def row_of(name: str, ways: dict[str, Facts], seconds: dict[str, float], places: tuple[str, ...] = ()) -> Facts:
-    """Return a line for a file of facts, without ``places`` and addresses. Ways that took too long are named: they are not compared."""
+    """Return a line for the file of facts, without addresses and ``places``. Ways in ``cut_off`` took too long and are not compared."""
     texts = {}
     for way, facts in ways.items():
         text = json.dumps(facts, default=repr)
@@ -118,7 +118,7 @@ def is_cut_off(facts: Facts) -> bool:
 
 
 class Several(dict[str, Any]):
-    """What a way gives where it is more than one report: reports, or facts, by what they are of."""
+    """The result of a way that gives more than one report: reports or facts, by label."""
 
 
 def seeded() -> None:
@@ -135,7 +135,7 @@ def raised(error: BaseException) -> Facts:
 
 
 def of_report(report: Any) -> Facts:
-    """Return the facts of a report, by part: only what its public functions and its file tell."""
+    """Return the facts of a report, by part. They come only from its public functions and its file."""
     data = untimed(report.to_dict())
     memory, totals = data.pop("memory"), data.pop("totals")
     facts: Facts = {
@@ -143,9 +143,9 @@ def of_report(report: Any) -> Facts:
     }
     for each in (*facts["calls"], *facts["charges"]):
         if isinstance(each["rule"], dict):
-            # Formulas may move to other files: their names count, and what they say that they count.
+            # Formulas may move to other files, so compare only their names and what they say they count.
             each["rule"]["formula"] = each["rule"]["formula"].rpartition(":")[2]
-    facts["steps"] = [[*step[:3], sorted(step[3])] for step in facts["steps"]]  # its last are the seconds of each phase
+    facts["steps"] = [[*step[:3], sorted(step[3])] for step in facts["steps"]]  # the last item has seconds by phase
     made = {each["phase"] for each in facts["calls"]}
     phases = ["forward", *(phase for phase in ("backward", "recompute", "optimizer") if phase in made)]
     return facts | {
@@ -157,7 +157,7 @@ def of_report(report: Any) -> Facts:
         "missing": [each._asdict() for each in report.missing],
         "remarks": sorted(report.remarks.values()),
         "timeline": memory.pop("timeline"),
-        # Of equally large ones the order is nobody's promise.
+        # The order of equally large tensors is not guaranteed.
         "live_at_peak": sorted(
             memory.pop("live_at_peak"), key=lambda each: (-each["bytes"], json.dumps(each, default=repr))
         ),
@@ -167,7 +167,7 @@ def of_report(report: Any) -> Facts:
 
 
 def traffic(report: Any) -> Any:
-    """Return the bytes that each call moves, and its least time on a device."""
+    """Return the bytes that each call moves, and the lower bound of its time on ``DEVICE``."""
     try:
         rows = report.roofline(DEVICE).to_dicts()
     except Exception as error:
@@ -178,7 +178,8 @@ def traffic(report: Any) -> Any:
 def untimed(value: Any) -> Any:
     """Return data without times."""
     if isinstance(value, dict):
-        is_of_a_run = "fxflops" in value and "torch" in value  # the versions of an environment: the sides are two
+        # In the versions of an environment, the version of fxflops differs between the sides.
+        is_of_a_run = "fxflops" in value and "torch" in value
         return {
             key: untimed(item)
             for key, item in value.items()
@@ -188,7 +189,7 @@ def untimed(value: Any) -> Any:
 
 
 def unpacked(text: str) -> dict[str, Facts]:
-    """Return the facts of a line."""
+    """Return the facts packed in a line."""
     return json.loads(zlib.decompress(base64.b64decode(text)))  # type: ignore[no-any-return]
 
 
@@ -203,7 +204,7 @@ def ways_of(
     wanted: str = "count train analyze profile",
     **settings: Any,
 ) -> dict[str, Way]:
-    """Return the ways to have a report of a model, by name; those that change its state are last."""
+    """Return the ways to get a report of a model, by name. Ways that change the model's state come last."""
     import fxflops
 
     count = functools.partial(fxflops.count, model, args, kwargs, **settings)

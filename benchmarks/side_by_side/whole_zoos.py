@@ -1,12 +1,12 @@
-"""Old and new side by side on every model of a zoo, by digests: faster than all facts, and it names what differs, not how.
+"""Old and new side by side on every model of a zoo, by digests. This is faster than all facts, but shows only which figures differ.
 
     python -m benchmarks.side_by_side.whole_zoos count PATH/TO/OLD timm old.jsonl
     python -m benchmarks.side_by_side.whole_zoos count . timm new.jsonl
     python -m benchmarks.side_by_side.whole_zoos compare old.jsonl new.jsonl
 
-Each side counts the models of this tree by its own library, in its own process. A run goes on where it was stopped.
-A digest covers all calls (op, module, phase, shapes of arguments and results), the sums of every module and operator, what is
-missing, and the tensors alive at the peak.
+Each side counts the models of this tree with its own library, in its own process. An interrupted run resumes. Digests cover all
+calls (op, module, phase, arguments and results), the sums of every module and operator, the missing operators, and the tensors alive
+at the peak. The totals and the peak memory are compared as numbers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from benchmarks.side_by_side.facts import ADDRESS, seeded, use_library
 
 SECONDS = 90
 FIGURES = "calls", "modules", "operators", "missing", "macs", "flops", "max_memory", "peak"
-"""What is compared, in the order in which it is named."""
+"""The figures that are compared, in the order in which they are listed."""
 
 
 def digest(value: Any) -> str:
@@ -72,7 +72,7 @@ def count(tree: str, library: str, out: str) -> None:
                     model, args, kwargs = zoo.build(name)
                     seeded()
                     gc.collect()
-                    gc.disable()  # cycles in a model would be freed at other calls
+                    gc.disable()  # so that cycles in a model are not freed at different calls
                     began = time.process_time()
                     report = fxflops.count(model, args, kwargs)
                     row["seconds"] = round(time.process_time() - began, 4)
@@ -91,7 +91,7 @@ def rows_of(file: str) -> dict[str, dict[str, Any]]:
 
 
 def compare(old_file: str, new_file: str) -> None:
-    """Print how many models are equal, and for each combination of differing figures its models."""
+    """Print how many models are equal, and the models for each combination of differing figures."""
     old, new = rows_of(old_file), rows_of(new_file)
     kinds: dict[str, list[str]] = {}
     for name in old.keys() & new.keys():

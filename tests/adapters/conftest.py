@@ -18,7 +18,7 @@ from tests.conventions.replaced import restored
 
 @pytest.fixture
 def original(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Its module; afterwards torch is as it was, and its stacks are empty."""
+    """The profiler's module. Afterwards torch is restored, and the profiler's stacks are empty."""
     if "DS_ACCELERATOR" not in os.environ:
         monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     pytest.importorskip("deepspeed", reason="DeepSpeed is not installed: DS_BUILD_OPS=0 pip install deepspeed")

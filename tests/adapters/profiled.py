@@ -1,4 +1,4 @@
-"""Models, an engine and a clock on which adapters of DeepSpeed's profilers are compared with the originals."""
+"""Models, an engine and a clock for comparing the adapters of DeepSpeed's profilers with the originals."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from torch import nn
 
 
 class Clock:
-    """A clock whose next step is always longer than its last.
+    """A clock whose steps get longer and longer.
 
-    By a real one, two modules of a list may have taken as long as each other to the digit shown: then torch prints one
-    line for both.
+    With a real clock, two modules of a list may show the same time to the last printed digit. torch then prints one line for both.
     """
 
     def __init__(self) -> None:
@@ -34,7 +33,7 @@ def parameters(function: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
 
 
 class Branches(nn.Module):
-    """Calls in its own forward, a module under two others, one that is not called, several calls of one."""
+    """Functions called in its own forward, a module under two parents, an uncalled module, and a module called several times."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,7 +81,7 @@ class Timer:
 
 
 class Engine:
-    """As much of a DeepSpeed engine as is printed."""
+    """The parts of a DeepSpeed engine that are printed."""
 
     world_size, dp_world_size, mp_world_size, has_moe_layers = 8, 4, 2, False
 
@@ -96,7 +95,7 @@ class Engine:
         return self._timed
 
     def timers(self, name: str) -> Timer:
-        return Timer({"f": 10.0, "b": 21.0, "s": 1.5}[name[0]])  # "forward", in DeepSpeed "fwd"
+        return Timer({"f": 10.0, "b": 21.0, "s": 1.5}[name[0]])  # "forward"; DeepSpeed says "fwd"
 
 
 def state(model: nn.Module) -> list[Any]:

@@ -1,6 +1,6 @@
-"""What DeepSpeed's profiler prints and returns, beside DeepSpeed itself where it is installed.
+"""What DeepSpeed's profiler prints and returns, compared with DeepSpeed itself if it is installed.
 
-Where it is not, ``deepspeed.txt`` holds what DeepSpeed 0.19.8 returned and printed for these models, without the times.
+Otherwise the comparison is with ``deepspeed.txt``: what DeepSpeed 0.19.8 returned and printed for these models, without times.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def timeless(text: str) -> str:
-    """Printed text without what depends on the machine; an engine's timers do not."""
+    """Printed text without the parts that depend on the machine. An engine's timers do not depend on it."""
     text = re.sub(r", \S+ .?s = \S+% latency, \S+ \w?FLOPS", ", _", text)
     if "bwd latency: " not in text:
         text = re.sub(r"(fwd latency: |fwd FLOPS per GPU = .*: ).*", r"\1_", text)
@@ -44,14 +44,14 @@ def timeless(text: str) -> str:
 
 
 def printed(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, str]:
-    """What a function returns, and the text that it prints."""
+    """A function's result and its printed text."""
     with redirect_stdout(io.StringIO()) as text, restored():
         result = function(*args, **kwargs)
     return result, timeless(text.getvalue())
 
 
 class Expert(nn.Module):
-    """A layer whose second half is spread over four ranks, as DeepSpeed marks it."""
+    """A layer whose second half is spread over four ranks, marked the way DeepSpeed marks it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class Expert(nn.Module):
 
 
 def of_engine(module: Any, model: nn.Module, x: torch.Tensor, engine: Any, *args: Any) -> None:
-    """The summary of a run beside an engine."""
+    """Print the summary of a run with an engine."""
     profile = module.FlopsProfiler(model, engine, *args)
     profile.start_profile()
     model(x)
@@ -74,7 +74,7 @@ def of_engine(module: Any, model: nn.Module, x: torch.Tensor, engine: Any, *args
 
 
 class Spread(Engine):
-    """With sequence parallelism, the size of the group that data are spread over, and experts."""
+    """With sequence parallelism, a size for the group that the data are spread over, and experts."""
 
     dp_world_size, seq_dp_world_size, has_moe_layers = None, 2, True
 
@@ -117,11 +117,11 @@ RUNS: dict[str, Callable[[Any], Any]] = {
     "experts of no engine": lambda m: m.get_model_profile(Expert(), (2, 4)),
 }  # fmt: skip
 LOUD = re.compile(r"(?m)^\[20\d\d-.*\n")
-"""What DeepSpeed logs."""
+"""DeepSpeed's log lines."""
 
 
 def texts() -> dict[str, str]:
-    """What DeepSpeed returned and printed, by run; norms tell of their bias where this torch's do."""
+    """What DeepSpeed returned and printed, by run. Norms show their bias only if this torch's do."""
     told = "bias" in repr(nn.BatchNorm2d(1))
     text = WRITTEN.read_text(encoding="utf8")
     parts = re.split(r"(?m)^=== (.*)\n", text if told else text.replace("affine=True, bias=True", "affine=True"))
@@ -133,7 +133,8 @@ def shown(module: Any, name: str) -> str:
     return f"{result!r}\n{LOUD.sub('', text)}"
 
 
-@pytest.mark.parametrize("name", [name for name in RUNS if name != "generate"])  # as transformers' version has it
+# "generate" depends on the version of transformers.
+@pytest.mark.parametrize("name", [name for name in RUNS if name != "generate"])
 def test_what_is_printed_is_what_deepspeed_printed(name: str) -> None:
     assert shown(ours, name) == texts()[name]
 

@@ -1,4 +1,4 @@
-"""What fvcore's handles are called for and given, beside what the adapter's are: autograd.Functions, torchvision's operators."""
+"""When fvcore calls handles and with what, compared with the adapter: autograd.Functions, torchvision's operators."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ import fxflops
 from fxflops.adapters import fvcore as ours
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # it scripts a function as it is imported
+    warnings.simplefilter("ignore")  # fvcore scripts a function when it is imported
     import fvcore.nn as original
 
 
 def passed_on(function: Any) -> Any:
-    """A decorator, as torch.amp.custom_fwd is: all that it wraps share one code."""
+    """A decorator like torch.amp.custom_fwd: all functions that it wraps share one code object."""
 
     @functools.wraps(function)
     def wrapped(*args: Any) -> Any:
@@ -42,7 +42,7 @@ class Scaled(torch.autograd.Function):
 
 
 class Inherits(Scaled):
-    """Of the same forward, under its own name."""
+    """The same forward under another class name."""
 
 
 class WithSetup(torch.autograd.Function):
@@ -161,13 +161,13 @@ def test_without_a_handle_they_are_unsupported() -> None:
         found.append((analysis.total(), analysis.unsupported_ops()))
     assert found[0] == found[1]
     assert found[1][1] == Counter({**dict.fromkeys(kinds, 1), "aten::sum": 3, "aten::add": 3})
-    report = fxflops.count(model, inputs)  # which goes into them
+    report = fxflops.count(model, inputs)  # which counts what the functions do inside
     assert report.total_macs == 6 * 4 * 4 * 4
     assert report.complete
 
 
 def test_values() -> None:
-    """Names of their own, kinds of types and nodes; what no run tells is None, and no tensor has no sizes."""
+    """Unique names, and kinds of types and nodes. What a run cannot know is None; asking a non-tensor for sizes is an error."""
     seen: dict[str, Any] = {}
 
     def handle(inputs: list[Any], outputs: list[Any]) -> int:
@@ -189,7 +189,7 @@ def test_values() -> None:
 
 
 class Spelled(nn.Module):
-    """Calls operators by other names than a trace has."""
+    """Calls operators by names that differ from those in a trace."""
 
     def forward(self, x: torch.Tensor) -> Any:
         y = torch.linalg.matmul(x, torch.multiply(x, x)).subtract(x).divide(torch.true_divide(x, x))

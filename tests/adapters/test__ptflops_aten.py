@@ -1,4 +1,4 @@
-"""ptflops's backend "aten", its number and what it prints beside the original's."""
+"""ptflops's backend "aten": its number and printed text, compared with the original's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ aten = torch.ops.aten
 
 
 class Mixed(nn.Module):
-    """Operators of modules within modules, of the model itself, and a layer called twice."""
+    """Operators in nested modules and in the model's own forward, and a layer that is called twice."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""The names of DeepSpeed's profiler and how they behave, beside DeepSpeed itself where it is installed.
+"""The names in DeepSpeed's profiler and their behaviour, compared with DeepSpeed itself if it is installed.
 
-Where it is not, ``FACE`` has the signatures of DeepSpeed 0.19.8.
+Otherwise signatures are compared with ``FACE``, the signatures of DeepSpeed 0.19.8.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ FACE = {
 }
 
 
-# The face
+# Signatures
 
 
 def found(module: Any, name: str) -> Any:
@@ -119,7 +119,7 @@ def test_numbers_are_written_as_the_original_does(name: str, original: Any) -> N
                 assert mine(number, units, precision) == its(number, units, precision)
 
 
-# How it behaves
+# Behaviour
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_another_mode() -> None:
 
 
 class Nested(nn.Module):
-    """Lists in lists, which are not called, and no parameters."""
+    """Nested lists, which are not called, and no parameters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -238,7 +238,7 @@ def test_it_leaves_the_model_as_it_was() -> None:
 
 
 def test_hooks_of_the_model_may_start_and_stop_it() -> None:
-    """As DeepSpeed's engine does; what the model itself calls is then not seen, for it was called before."""
+    """DeepSpeed's engine does this. Work in the model's own forward is then not seen, because its call had already begun."""
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4))
     before = state(model)
     prof = FlopsProfiler(model)
@@ -268,14 +268,14 @@ class Raises(nn.Module):
 
 
 def test_a_profile_that_was_not_ended_hinders_nobody() -> None:
-    """It goes on beside others, as in the original, until its handle is gone."""
+    """An unended profile keeps counting alongside others, as in the original, until its handle is gone."""
     model, x, own = nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.ones(2, 4), 2 * 2 * 16 + 8
     before = state(model)
     prof = FlopsProfiler(model)
     prof.start_profile()
     with pytest.raises(RuntimeError, match="shapes"):
         model(torch.ones(2, 5))
-    prof = FlopsProfiler(model)  # as in a cell of a notebook that is run again
+    prof = FlopsProfiler(model)  # like a notebook cell that is run again
     assert state(model) == before
     prof.start_profile()
     model(x)
@@ -371,12 +371,12 @@ def test_what_is_not_counted_is_named(unknown: Unknown) -> None:
     with pytest.warns(UserWarning, match=NOT_COUNTED):
         prof.stop_profile()
     assert [missing.op for missing in prof.report.missing] == ["fxflops_profiled::scan"]
-    prof.end_profile()  # and is said once
+    prof.end_profile()  # the warning is given once
 
 
 def test_a_warning_that_is_an_error_leaves_the_model_as_it_was(unknown: Unknown) -> None:
     before = state(unknown)
-    with pytest.raises(UserWarning, match=NOT_COUNTED):  # the suite makes errors of warnings
+    with pytest.raises(UserWarning, match=NOT_COUNTED):  # the test suite turns warnings into errors
         get_model_profile(unknown, args=[torch.ones(2, 4)], print_profile=False)
     assert state(unknown) == before
 
@@ -400,7 +400,7 @@ def test_its_report_is_of_the_models_last_call() -> None:
 
 
 class Checkpointed(nn.Module):
-    """A part that is run again in the backward pass; without ``reentrant`` only as far as it is needed."""
+    """A part that is run again in the backward pass. Without ``reentrant`` it is rerun only as far as needed."""
 
     def __init__(self, reentrant: bool) -> None:
         super().__init__()
@@ -427,10 +427,8 @@ def trained(profiler: type, reentrant: bool) -> tuple[int, int]:
 def test_what_is_computed_again_counts_again() -> None:
     linear, gelu = 2 * 4 * 8, 2 * 8
     assert trained(FlopsProfiler, True) == (2 * (2 * 2 * linear + gelu), 2 * 2 * linear)
-    assert trained(FlopsProfiler, False) == (
-        (2 + 1) * 2 * linear + 2 * gelu,
-        (2 + 1) * linear,
-    )  # the last one is stopped
+    # Without reentrant the last layer is not run again.
+    assert trained(FlopsProfiler, False) == ((2 + 1) * 2 * linear + 2 * gelu, (2 + 1) * linear)
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
@@ -444,7 +442,7 @@ def is_counted() -> bool:
 
 @pytest.mark.parametrize(("when", "kind"), [(lambda: True, KeyError), (is_counted, RunError)])
 def test_a_model_that_raises(when: Callable[[], bool], kind: type[Exception]) -> None:
-    """Its own error comes out; where it raises as it is counted, and does not as it runs, that is said: it is not 0."""
+    """The model's own error comes out. If it raises only while it is counted, that is an error too, not a count of 0."""
     model = Raises(when)
     prof = FlopsProfiler(model)
     prof.start_profile()
@@ -458,7 +456,7 @@ def test_a_model_that_raises(when: Callable[[], bool], kind: type[Exception]) ->
 
 
 def mixture(cls: type[nn.Module], **settings: Any) -> nn.Module:
-    """A mixture of experts, but for what is in it."""
+    """A mixture of experts, with only the given attributes."""
     module = cls.__new__(cls)
     nn.Module.__init__(module)
     vars(module).update(settings)

@@ -1,6 +1,6 @@
-"""What all adapters have of their originals: signatures and defaults, and the kinds of errors that misuse raises.
+"""What all adapters share with their originals: signatures and defaults, and the kinds of errors raised on misuse.
 
-Both are written here as the originals have them, which is checked where these are installed.
+Both are written down here, and checked against the originals if they are installed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ORIGINALS = {
     "flops_profiler": "flops_profiler.profiler",
     "torch_flops": "torch_flops",
 }
-"""flowflops and pytorch_profiler are in no environment: theirs are as in their sources."""
+"""flowflops and pytorch_profiler cannot be installed here: their signatures and errors are taken from their sources."""
 
 
 def ours(peer: str) -> Any:
@@ -187,7 +187,7 @@ ANY: Any = "of a type that nobody takes"
 
 
 def running(run: Callable[[Any, nn.Module, torch.Tensor], Any], raised: type[Exception] | None = None) -> list[Misuse]:
-    """What a model raises as it runs, in its own kind or in the one that the original makes of all."""
+    """The errors of a model that raises while it runs: of its own type, or of the type the original turns all errors into."""
     return [
         (lambda module: run(module, net(), X[:, :3]), raised or RuntimeError),
         (lambda module: run(module, OfTwo(), X), raised or TypeError),
@@ -288,7 +288,7 @@ def test_errors_are_ours_and_of_the_originals_kind(peer: str, number: int) -> No
     misuse, kind = MISUSES[peer][number]
     with pytest.raises(kind) as raised:
         misuse(ours(peer))
-    # What torch says of a dtype that is none, and what a model raises that runs as it is, go through.
+    # These two let some errors through unchanged: torch's error about an invalid dtype, and the model's own.
     is_others = peer in ("torchinfo", "flops_profiler") and raised.type is kind
     assert isinstance(raised.value, FxflopsError) or is_others
 
@@ -302,7 +302,7 @@ def test_the_originals_raise_that_kind(peer: str, number: int) -> None:
 
 
 def test_an_error_of_several_kinds() -> None:
-    """It is caught by ours and by the model's, keeps what the model's has, and says all that ours says."""
+    """It can be caught as our type and as the model's, has the model's attributes, and gives our whole message."""
 
     class Coded(KeyError):
         def __init__(self, message: str, *, code: int) -> None:
@@ -325,7 +325,7 @@ def test_an_error_of_several_kinds() -> None:
         fxflops.analyze(Raises(ValueError), X)
     assert type(raised_there.value).__name__ == "RunError"
     if sys.version_info >= (3, 11):
-        with pytest.raises(fxflops.RunError, match="ExceptionGroup"):  # which is made of two arguments
+        with pytest.raises(fxflops.RunError, match="ExceptionGroup"):  # its constructor takes two arguments
             fxflops.count(Raises(lambda said: ExceptionGroup(said, [OSError()])), X)  # type: ignore[arg-type,name-defined]  # noqa: F821
 
 
@@ -342,7 +342,7 @@ class Scanned(nn.Module):
 
 
 class Written(nn.Module):
-    """A formula's function in a forward that calls a module too."""
+    """A function with a formula in a forward that also calls a module."""
 
     def __init__(self, fc: nn.Module) -> None:
         super().__init__()
@@ -377,7 +377,8 @@ def test_they_count_what_a_formula_registered_with_fxflops_says(peer: str, monke
     fxflops.formula(Scanned)(lambda module, x, *, out: macs)
     assert BY_PEER[peer](nn.Sequential(linear, Scanned()), x) == alone + 256
     fxflops.formula(torch.Tensor.cumsum)(lambda input, dim, *, out: macs)
-    if peer != "flops_profiler":  # which leaves out the functions of the model's own forward
+    # flops_profiler ignores the functions of the model's own forward.
+    if peer != "flops_profiler":
         assert BY_PEER[peer](Written(linear), x) == alone + 256
     fxflops.formula(nn.Linear)(lambda module, x, *, out: 7)
     assert BY_PEER[peer](nn.Sequential(linear), x) == 7

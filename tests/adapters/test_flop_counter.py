@@ -1,4 +1,4 @@
-"""torch.utils.flop_counter's own tests, rewritten, and the adapter beside the original, run live."""
+"""torch.utils.flop_counter's own tests, rewritten, and the adapter compared with the original."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ RUNS: dict[str, Callable[[], Any]] = {
 
 
 def counted(cls: Any, run: Callable[[], Any], **settings: Any) -> Any:
-    """What a counter of this class says, of kernels that the original knows."""
+    """Count a run with this class of counter, using only kernels that the original knows."""
     with sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False), cls(display=False, **settings) as c:
         run()
     return c
@@ -105,7 +105,7 @@ def test_counts_and_table_are_the_originals(name: str) -> None:
 
 def test_signatures_and_names_are_the_originals() -> None:
     found, known = (inspect.signature(each).parameters for each in (FlopCounterMode, original.FlopCounterMode))
-    newer = {"skip_unsupported": False}  # in torch 2.15
+    newer = {"skip_unsupported": False}  # added in torch 2.15
     assert {name: p.default for name, p in found.items()} == newer | {name: p.default for name, p in known.items()}
     assert flop_registry is original.flop_registry
     assert register_flop_formula is original.register_flop_formula
@@ -147,7 +147,7 @@ def test_formulas_of_ones_own(own_operator: Any) -> None:
 
 
 class Twice(HigherOrderOperator):
-    """A function, applied twice."""
+    """Applies a function twice."""
 
     def __call__(self, function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> Any:
         return super().__call__(function, x)
@@ -176,7 +176,7 @@ def test_higher_order_operators_of_ones_own() -> None:
 
 @pytest.fixture
 def own_operator() -> Iterator[Any]:
-    """An operator of one's own, which doubles; formulas registered meanwhile are taken back."""
+    """A user's operator that doubles. Formulas registered in the test are removed afterwards."""
     library = torch.library.Library("fxflops_counter", "DEF")
     library.define("double(Tensor x) -> Tensor")
     library.impl("double", lambda x: x * 2, "CompositeExplicitAutograd")
@@ -200,7 +200,7 @@ def test_kernels_that_the_original_does_not_know_count_as_under_the_convention()
 
 
 def test_the_backward_pass_stands_in_the_module_whose_gradient_it_is() -> None:
-    """The original leaves a module that takes no part in the rest of a backward pass, such as a shortcut, running in it."""
+    """In the original, a module outside the main path of a backward pass, such as a shortcut, stays open during the rest of it."""
 
     class Shortcut(nn.Module):
         def __init__(self) -> None:
@@ -215,7 +215,7 @@ def test_the_backward_pass_stands_in_the_module_whose_gradient_it_is() -> None:
     counts = counted(FlopCounterMode, lambda: model(x).sum().backward()).get_flop_counts()
     totals = {name: sum(ops.values()) for name, ops in counts.items()}
     parts = {"stem": 2 * n, "short": 3 * n, "body": 6 * n}
-    whole = sum(parts.values()) + 2 * n  # the product beside the parts has one gradient
+    whole = sum(parts.values()) + 2 * n  # the product outside the parts has only one gradient
     assert totals == {f"Shortcut.{part}": flops for part, flops in parts.items()} | {"Shortcut": whole, "Global": whole}
     report = count(model, x, backward=True, convention="torch")
     assert report.total_training_flops == whole

@@ -1,4 +1,4 @@
-"""flops-profiler's names: its documentation's examples with only the import changed, and what it prints and returns."""
+"""flops-profiler's names: its documentation's examples with only the import changed, and its printed and returned results."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def untouched() -> Iterator[None]:
-    """The original leaves replacements in torch, and its stacks filled when the model raises."""
+    """Restore torch: the original leaves its replacements there, and its stacks filled if the model raises."""
     with restored():
         yield
     for stack in (original.module_flop_count, original.module_mac_count, original.module_profile_lists):
@@ -50,20 +50,20 @@ def untouched() -> Iterator[None]:
 
 
 def timeless(text: str) -> str:
-    """Printed text without what depends on the machine."""
+    """Printed text without the parts that depend on the machine."""
     text = re.sub(r"('duration': |'FLOPS': |'duration%[a-z/0-9]*': )'[^']*'", r"\1_", text)
     text = re.sub(r"functionals_duration = [^,]*,", "functionals_duration = _,", text)
     return re.sub(r"(latency: |latency - |fwd flops per device / fwd latency: ).*", r"\1_", text)
 
 
 def printed(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, str]:
-    """What a function returns, and the text that it prints."""
+    """A function's result and its printed text."""
     with redirect_stdout(io.StringIO()) as text, restored():
         result = function(*args, **kwargs)
     return result, timeless(text.getvalue())
 
 
-# The face
+# Signatures
 
 METHODS = [name for name, value in vars(original.FlopsProfiler).items() if inspect.isfunction(value)]
 
@@ -114,7 +114,7 @@ def test_numbers_are_written_as_the_original_does(name: str) -> None:
             assert [mine(number, unit) for unit in units] == [its(number, unit) for unit in units]
 
 
-# What it prints and returns, beside the original on the same model
+# What it prints and returns, compared with the original on the same model
 
 NAMES = ["resnet18", "squeezenet", "vit unfused", "swin torchvision", "mobilenetv2", "bert", "gpt2", "t5", "products"]
 
@@ -215,7 +215,7 @@ def test_an_engines_sizes_and_timers(timed: bool) -> None:
     assert "model parallel size:                                          2" in mine
 
 
-# The documentation's examples, the original's tests
+# The documentation's examples, and the original's tests
 
 
 def test_the_alexnet_example(capsys: pytest.CaptureFixture[str]) -> None:
@@ -241,7 +241,7 @@ def test_the_alexnet_example(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def trained(profiler: Any, profile_step: int = 2) -> tuple[Numbers, list[torch.Tensor]]:
-    """The documentation's training loop: what is profiled in it, and the weights after it."""
+    """The documentation's training loop. Returns what is profiled in it, and the weights after it."""
     model = Model()
     optimizer = torch.optim.Adam(model.parameters())
     torch.manual_seed(2)
@@ -287,7 +287,7 @@ def test_lenet5() -> None:
     assert abs(flops - 866076672) / 866076672 < 0.05
 
 
-# How it behaves
+# Behaviour
 
 
 def test_it_can_be_asked_while_it_runs_and_reset() -> None:
@@ -319,7 +319,7 @@ def test_before_it_is_started(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == ""
     prof.print_model_aggregated_profile()
     assert "call this function after start_profile and before end_profile" in capsys.readouterr().out
-    for kind in (InputError, AttributeError):  # the original looks on the model for what is not there
+    for kind in (InputError, AttributeError):  # the original looks for attributes that the model does not have
         with pytest.raises(kind, match=r"start_profile\(\)"):
             prof.get_total_flops()
     prof.stop_profile()
@@ -344,7 +344,7 @@ def test_a_model_that_raises() -> None:
     before = state(model)
     prof = FlopsProfiler(model)
     prof.start_profile()
-    with pytest.raises(RuntimeError, match="expected input"):  # its own error, as without us
+    with pytest.raises(RuntimeError, match="expected input"):  # its own error, as without the profiler
         model(torch.randn(2, 4, 8, 8))
     assert prof.get_total_flops() == 0
     model(IMAGE)

@@ -1,4 +1,4 @@
-"""flowflops's documentation and tests, with torch and torchvision where they say oneflow and flowvision."""
+"""flowflops's documentation and tests, with torch and torchvision in place of oneflow and flowvision."""
 
 from __future__ import annotations
 

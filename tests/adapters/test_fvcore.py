@@ -1,4 +1,4 @@
-"""fvcore's documentation and the cases of its own tests, with only the import changed; what it returns and prints comes out."""
+"""fvcore's documentation and its own test cases, with only the import changed: results and printed text are the same."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fxflops.adapters.fvcore import ActivationCountAnalysis, FlopCountAnalysis, 
 from fxflops.errors import InputError
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", FutureWarning)  # it scripts a function as it is imported
+    warnings.simplefilter("ignore", FutureWarning)  # fvcore scripts a function when it is imported
     import fvcore.nn as theirs
     from fvcore.nn import jit_handles, print_model_statistics
     from fvcore.nn.flop_count import _DEFAULT_SUPPORTED_OPS as HANDLES
@@ -44,7 +44,7 @@ FUNCTIONS = (
 
 
 class Net(nn.Module):
-    """The network of the tutorials of that time: the documentation's figures are its."""
+    """The network of the tutorials at that time, which the documentation's figures are for."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class Repeated(nn.Module):
 
 
 class Passing(nn.Module):
-    """Has a method of its own that computes, and a forward that passes on, or calls the module that it is given."""
+    """Has a method that computes as forward does: both pass their input on to the module it was given."""
 
     def __init__(self, submod: nn.Module) -> None:
         super().__init__()
@@ -159,7 +159,7 @@ class Listed(nn.Module):
 
 
 class Wrapped(nn.Module):
-    """With wrappers of one child, a forward called directly, and a layer of each kind that fvcore counts."""
+    """Wrappers with one child, a forward called directly, and a layer of each kind that fvcore counts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -224,7 +224,7 @@ def test_classes_signatures() -> None:
 
 
 def methods_of(cls: type) -> dict[str, Any]:
-    """The parameters of the constructor and of everything public."""
+    """The parameters of the constructor and of every public attribute."""
     return {name: parameters(getattr(cls, name)) for name in dir(cls) if name == "__init__" or name[0] != "_"}
 
 
@@ -233,7 +233,7 @@ def parameters(function: Any) -> list[tuple[str, Any, Any]]:
 
 
 def test_the_documented_example() -> None:
-    """Its "addmm" is how an older torch traced nn.Linear; today's, and so fvcore today, says "linear"."""
+    """The documentation says "addmm", as older versions of torch traced nn.Linear. Now torch, and so fvcore, says "linear"."""
     model, input = Net(), torch.randn(1, 1, 32, 32)
 
     flops = FlopCountAnalysis(model, input)
@@ -313,7 +313,7 @@ def test_columns_without_numbers_lie_on_the_left_as_fvcores(monkeypatch: pytest.
 
 
 WITH_INDENTS = partial(print_model_statistics.tabulate.tabulate, preserve_whitespace=True)
-"""What fvcore means: it asks for it by a setting that tabulate 0.10 does not read."""
+"""What fvcore intends: it asks for it by a setting that tabulate 0.10 ignores."""
 
 
 def test_the_documented_text() -> None:
@@ -481,7 +481,7 @@ def test_shared_parameters_and_names_that_begin_alike() -> None:
 
 
 def test_what_only_a_trace_shows_changes_no_count() -> None:
-    """The sizes that multi-head attention multiplies are tensors in a trace."""
+    """In a trace, the sizes that multi-head attention multiplies are tensors, so fvcore lists those operators as unsupported."""
     model, args = nn.TransformerEncoderLayer(8, 2, 16).eval(), (torch.ones(3, 1, 8),)
     expected, found = (answers(library.FlopCountAnalysis(model, args)) for library in (theirs, ours))
     skipped, listed = expected.pop("unsupported_ops"), found.pop("unsupported_ops")

@@ -1,4 +1,4 @@
-"""ptflops's own documentation and tests with only the import changed, and its numbers and prints beside the original's."""
+"""ptflops's own documentation and tests with only the import changed; its numbers and printed text match the original's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fxflops.adapters.ptflops import get_model_complexity_info
 
 
 def both(model: nn.Module, input_res: tuple[int, ...], **settings: Any) -> tuple[Any, Any, str, str]:
-    """What the original and we return, and print to ``ost``."""
+    """What the original and the adapter return, and print to ``ost``."""
     printed = io.StringIO(), io.StringIO()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     result = get_model_complexity_info(model, input_res, ost=printed[1], **settings)
@@ -33,7 +33,7 @@ def both(model: nn.Module, input_res: tuple[int, ...], **settings: Any) -> tuple
 
 
 class Mixed(nn.Module):
-    """Modules with and without charges, some twice, functions, parameters of its own."""
+    """Modules with and without charges, some called twice, functions, and its own parameters."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""pytorch-profiler's documentation, run with only the import changed; what its example prints comes out."""
+"""pytorch-profiler's documentation, run with only the import changed: its example prints the documented text."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class LeNet5(nn.Module):
 
 
 def timeless(text: str) -> str:
-    """Printed text without what depends on the machine."""
+    """Printed text without the parts that depend on the machine."""
     text = re.sub(r"[\d.e-]+ (s|ms|us), [\d.]+% time, [\d.]+ TFLOPS,", "<time>", text)
     return re.sub(r" +$", "", re.sub(r"Top \d+ modules in time.*\n", "", text), flags=re.MULTILINE)
 

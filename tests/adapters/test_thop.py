@@ -1,4 +1,4 @@
-"""thop's documentation and its own tests' cases, run with only the import changed; values and prints as the original's."""
+"""thop's documentation and its own test cases, run with only the import changed: values and printed text match the original's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fxflops.adapters.thop import clever_format, profile, profile_origin
 from fxflops.errors import InputError, RunError
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # it compares versions by distutils
+    warnings.simplefilter("ignore", DeprecationWarning)  # thop compares versions with distutils
     import thop as original
 
 pytestmark = pytest.mark.filterwarnings("ignore:This API is being deprecated:UserWarning:thop")
@@ -33,7 +33,7 @@ class YourModule(nn.Module):
 
 
 class Net(nn.Module):
-    """Modules with and without a rule, in containers, one called twice, one never, two of them the same."""
+    """Modules with and without a rule, in containers; one is called twice, one never, and two are the same."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ def x() -> torch.Tensor:
 
 
 def both(run: Callable[[Any], Any], capsys: pytest.CaptureFixture[str]) -> list[tuple[Any, str]]:
-    """What ``run`` returns and prints with the original and with ours."""
+    """What ``run`` returns and prints with the original and with the adapter."""
     return [(run(module), capsys.readouterr().out) for module in (original, thop)]
 
 
@@ -156,7 +156,7 @@ def test_errors() -> None:
         profile(nn.Linear(4, 3), (torch.ones(2, 5),), verbose=False)
 
 
-# What its own tests check
+# The original's own test cases
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -1,4 +1,4 @@
-"""torchinfo's documentation and its own tests' cases: the same table, to the letter, and the same figures as the original's."""
+"""torchinfo's documentation and its own test cases: the table is the same to the letter, and so are all figures."""
 
 from __future__ import annotations
 
@@ -46,21 +46,22 @@ OF_LAYERS = (
 
 
 def text(statistics: Any) -> str:
-    """The table; from Python 3.11 on the original prints the enum where its documentation has the unit."""
+    """The table. From Python 3.11 on, the original prints an enum where its documentation has the unit."""
     return str(statistics).replace("Units.MEGABYTES", "M").replace("Units.GIGABYTES", "G")
 
 
 def compared(model: nn.Module, *args: Any, **settings: Any) -> ModelStatistics:
-    """Ours, after it was found to be like the original's in all things."""
+    """Our statistics, after checking that the original's are the same in every respect."""
     settings = {"verbose": 0, **settings}
     theirs = original.summary(model, *args, **settings)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "the number is a lower bound")  # of scripted parts: the original says nothing
+        # The warning is about scripted parts; the original does not warn.
+        warnings.filterwarnings("ignore", "the number is a lower bound")
         ours = summary(model, *args, **settings)
     assert text(ours) == text(theirs)
     for name in FIGURES:
         assert getattr(ours, name) == getattr(theirs, name), name
-    assert repr(ours.input_size) == repr(theirs.input_size)  # a torch.Size equals a tuple
+    assert repr(ours.input_size) == repr(theirs.input_size)  # compare repr, because a torch.Size equals a tuple
     for one, other in zip(ours.summary_list, theirs.summary_list, strict=True):
         for name in OF_LAYERS:
             assert getattr(one, name) == getattr(other, name), (one, name)
@@ -69,7 +70,7 @@ def compared(model: nn.Module, *args: Any, **settings: Any) -> ModelStatistics:
     return ours
 
 
-# What its documentation shows
+# The documentation's examples
 
 
 class SingleInputNet(nn.Module):
@@ -184,7 +185,7 @@ def test_the_documented_resnet() -> None:
 
 
 class ContainerModule(nn.Module):
-    """Containers that are called only by their parts."""
+    """Containers that are never called, only the modules in them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -207,7 +208,7 @@ class Child(nn.Module):
 
 
 class Inputs(nn.Module):
-    """Of several kinds, by position and by name."""
+    """Inputs of several kinds, by position and by name."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -219,7 +220,7 @@ class Inputs(nn.Module):
 
 
 class Gives(nn.Module):
-    """An output of any kind, from modules with one."""
+    """Returns an output of any kind, computed by ordinary modules."""
 
     def __init__(self, give: Callable[[torch.Tensor], Any]) -> None:
         super().__init__()
@@ -241,7 +242,7 @@ class Packs(nn.Module):
 
 
 class Parameters(nn.Module):
-    """Of its own, in lists, frozen, and in a module that is never called."""
+    """Parameters on the model itself, in lists, frozen, and in a module that is never called."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -256,7 +257,7 @@ class Parameters(nn.Module):
 
 
 class Shares(nn.Module):
-    """One module in two others, called in both and beside them."""
+    """One module in two others, called inside both and directly."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -348,7 +349,7 @@ def test_tables_are_the_originals(name: str) -> None:
 
 
 class Tree(nn.Module):
-    """Modules in modules, some of them shared, called in an order of chance."""
+    """Nested modules, some of them shared, called in a random order."""
 
     def __init__(self, depth: int, chance: random.Random, pool: list[nn.Module]) -> None:
         super().__init__()
@@ -382,7 +383,7 @@ def test_trees_are_the_originals(seed: int) -> None:
     compared(model, (2, 3), depth=20, col_names=ALL, row_settings=("depth", "var_names"))
 
 
-# Its interface
+# The interface
 
 
 def test_signature_and_names() -> None:

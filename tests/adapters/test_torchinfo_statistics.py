@@ -1,4 +1,4 @@
-"""Inputs and outputs that torchinfo takes, and what it says of them, beside what the adapter says."""
+"""Inputs and outputs that torchinfo accepts, and the figures it gives for them, compared with the adapter."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fxflops.adapters.torchinfo import summary
 
 
 class Bundle:
-    """An object that holds tensors, as torchvision's ImageList does."""
+    """An object that holds tensors, like torchvision's ImageList."""
 
     def __init__(self, tensors: torch.Tensor) -> None:
         self.tensors = tensors
@@ -31,7 +31,7 @@ class Nested(nn.Module):
 
 
 class OfNumpy(nn.Module):
-    """A model from arrays to arrays."""
+    """A model that takes arrays and returns an array."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class OfTwo(nn.Module):
 
 
 class Deferred(nn.Module):
-    """A parameter that the first forward makes."""
+    """A parameter that the first forward creates."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,13 +92,12 @@ def facts_of(statistics: Any) -> list[Any]:
 
 
 @pytest.mark.filterwarnings("ignore:Lazy modules")
-@pytest.mark.filterwarnings("ignore:the number is a lower bound")  # the original does not know that numpy computed
+@pytest.mark.filterwarnings("ignore:the number is a lower bound")  # the original does not notice numpy's work
 @pytest.mark.parametrize("name", CASES)
 def test_as_the_original_has_it(name: str) -> None:
     make, settings = CASES[name]
-    theirs = original.summary(
-        make(), verbose=0, device="cpu", **settings
-    )  # else a GPU where there is one, the model alone
+    # Without a device the original moves the model, but not its inputs, to a GPU if there is one.
+    theirs = original.summary(make(), verbose=0, device="cpu", **settings)
     assert facts_of(summary(make(), verbose=0, **settings)) == facts_of(theirs)
 
 

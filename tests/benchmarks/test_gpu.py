@@ -1,4 +1,4 @@
-"""The GPU run on a stand-in: every part at tiny sizes, limits that are kept, and runs that go on where they were stopped."""
+"""The GPU run on a stand-in: every part at tiny sizes, time limits that are kept, and runs that resume where they stopped."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_limits_add_up() -> None:
 
 
 def test_a_part_that_hangs_is_stopped_with_what_it_started(tmp_path: Path) -> None:
-    """Its finished rows stay, its log says where it hung, and its own processes are gone."""
+    """Its finished rows are kept, its log shows where it hung, and the processes it started are gone."""
     start = time.monotonic()
     ended = gpu.run_in_process(UNRULY, tmp_path, 14.0, stand_in=True)
     assert ended == "stopped after 14 s"
@@ -73,9 +73,8 @@ def is_running(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    return (
-        Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    )  # a zombie only waits to be collected
+    # A zombie has ended and is only waiting to be collected.
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 def test_a_case_that_raised_runs_again_and_the_others_do_not(tmp_path: Path) -> None:
@@ -141,7 +140,7 @@ def test_parts_that_are_done_are_not_run_again(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_what_ends_the_run_ends_the_part_and_it_goes_on(number: signal.Signals, tmp_path: Path) -> None:
-    """Begun in a process that ignores neither signal."""
+    """The child process starts with neither signal ignored."""
     begin = (
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); from benchmarks.gpu import __main__ as m;"
         f"m.SHARES = {{'{UNRULY}': 1.0}}; sys.argv = ['gpu', '--out', {str(tmp_path)!r}, '--stand-in', '--parts', '{UNRULY}'];"
@@ -166,7 +165,7 @@ def test_needs_lists_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_plan_has_an_estimate_for_each_part() -> None:
-    """Made without a GPU, and without running a model."""
+    """The plan is made without a GPU and without running a model."""
     *_, total = gpu.plan([*gpu.SHARES], 9.0)
     _, limit, cases, forwards, estimate = [cell.strip() for cell in total.strip("|").split("|")]
     assert limit == "540"
@@ -201,7 +200,7 @@ def test_what_cannot_be_run_is_a_message(
 
 
 def test_a_workspace_is_left_out_of_the_traces_peak() -> None:
-    """Allocations of 100 before the step; in it 50 that stay, a workspace of 30, and 10 after it is freed."""
+    """100 before the step. In the step 50 that stay, a workspace of 30, and 10 after the workspace is freed."""
     entries = [
         {"action": "alloc", "addr": 1, "size": 100},
         {"action": "snapshot", "size": 100},

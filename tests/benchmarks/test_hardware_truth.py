@@ -1,4 +1,4 @@
-"""The table of Nsight Compute: the kernels between two markers are a case's, also where it was cut off."""
+"""The table from Nsight Compute: the kernels between two markers belong to one case, even if the file was cut off."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PRODUCT = 2 * 1024**3
 
 
 def written(folder: Path, *kernels: str, cut: bool = False) -> Path:
-    """Write the counters of kernels as ncu does; a product runs in the tensor cores."""
+    """Write the counters of kernels in ncu's format; a product runs in the tensor cores."""
     lines = ["==PROF== Connected to process 1", '"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"']
     for i, kernel in enumerate(kernels):
         work = f"{PRODUCT:,}" if kernel == "gemm" else "0"

@@ -1,4 +1,4 @@
-"""Old and new side by side: what differs is named, down to the call; equal sides are equal, and nothing is equal by default."""
+"""Old and new side by side: differences are named down to the call, and equal results have no differences."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from fxflops import formula
 def twice(input, *, out):
     return 2 * out.numel()
 """
-"""What the library of the other side does otherwise: it counts a relu method twice."""
+"""What the other side's library does differently: it counts a relu method twice."""
 
 
 def model() -> nn.Module:
@@ -58,7 +58,7 @@ def test_equal_counts_have_equal_facts() -> None:
 def test_a_difference_in_one_call_is_named() -> None:
     old, new = facts(model()), facts(model())
     new["count"]["calls"][1]["cost"]["others"] += 1
-    new["count"]["totals"]["total_flops"] += 1  # follows from it
+    new["count"]["totals"]["total_flops"] += 1  # a consequence of it
     (found,) = differences(old, new)
     assert (found.way, found.place, found.old, found.new) == ("count", "calls[1] relu in 1.cost.others", "16", "17")
     assert row_of("mlp", old, {})["digests"] != row_of("mlp", new, {})["digests"]
@@ -131,7 +131,7 @@ def test_words_are_no_difference_but_what_follows_from_them_is() -> None:
     old, new = facts(model()), facts(model())
     new["count"]["calls"][1]["rule"] = {"formula": "another", "counts": "in other words"}
     assert differences(old, new) == []
-    new["count"]["totals"]["total_flops"] += 1  # what differs in words alone hides nothing
+    new["count"]["totals"]["total_flops"] += 1  # a difference in words does not hide other differences
     assert places(old, new) == ["totals.total_flops"]
 
 
@@ -158,7 +158,7 @@ def test_facts_tell_models_apart(other: nn.Module, place: str) -> None:
 
 @needs_source_tree
 def test_two_sides(tmp_path: Path) -> None:
-    """The other side is a copy of the library that counts one operation twice; it is found where it is used, and only there."""
+    """The other side is a copy of the library that counts one operation twice. The difference shows only where it is used."""
     shutil.copytree(ROOT / "fxflops", tmp_path / "other" / "fxflops", ignore=shutil.ignore_patterns("__pycache__"))
     with (tmp_path / "other" / "fxflops" / "__init__.py").open("a") as file:
         file.write(OTHER)

@@ -1,4 +1,4 @@
-"""A part of the GPU run whose second case raises the first time, and whose third never ends."""
+"""A part of the GPU run whose second case raises the first time, and whose third case never ends."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def test_python_and_latex(net: str) -> None:
     exec(invoke(net, "--input", "2,3,4", "--dynamic", "_,seq", "--python").stdout, space)
     assert space["flops"](10) == 2 * 10 * 48
     latex = invoke(net, "--input", "2,3,4", "--dynamic", "batch,seq", "--latex", "--backward", "--convention", "torch")
-    # The products of the forward and those of the weight's gradient, 2 x 24 each: the input needs none.
+    # The forward's products and those of the weight's gradient, 2 x 24 each. The input needs no gradient.
     assert latex.stdout.strip() == r"96 \mathrm{batch} \mathrm{seq}"
 
 

@@ -1,4 +1,4 @@
-"""Inputs and dtypes as they are written on the command line."""
+"""Inputs and dtypes, as written on the command line."""
 
 from __future__ import annotations
 

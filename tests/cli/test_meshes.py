@@ -70,7 +70,7 @@ def test_a_mesh_that_is_too_large_is_checkpointed_or_left_out(model: str) -> Non
     memory = {row["mesh"]: row["memory"] for row in json.loads(invoke(*args, "--json").stdout)["meshes"]}
     least = min(memory.values())
     planned = invoke(*args, "--memory", f"{least}B").stdout
-    assert "checkpointed" in planned  # the mesh that is too large with all activations
+    assert "checkpointed" in planned  # the mesh that is too large if all activations are kept
     text = invoke(*args, "--memory", f"{least}B", "--no-checkpoint").stdout
     assert text.startswith("training step: batch ")
     assert " of 32 tokens per data-parallel rank" in text.splitlines()[0]

@@ -1,4 +1,4 @@
-"""The user's own files, loaded by the command line."""
+"""Users' files, loaded by the command line."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_file_is_run_once_until_it_changes() -> None:
 
 @pytest.mark.parametrize("maker", ["folded", "indexed"])
 def test_the_line_that_is_told_is_of_no_library(maker: str) -> None:
-    """The first raises in the standard library's own Python, the second in C."""
+    """The first raises in Python code of the standard library, the second in C."""
     line = next(i for i, text in enumerate(SOURCE.splitlines(), 1) if f"def {maker}" in text) + 1
     with pytest.raises(InputError, match=rf"\n  at .*own_nets\.py:{line}: return functools"):
         load(f"own_nets.py:{maker}")

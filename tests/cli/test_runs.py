@@ -1,4 +1,4 @@
-"""What the command line counts of the user's own files, on which device, and what it says where it cannot."""
+"""What the command line counts in users' files, on which device, and what it says if it cannot."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def invoke(command: str) -> Any:
 
 
 def report(command: str) -> tuple[dict[str, Any], str]:
-    """The report that a command gives as JSON, and what it says beside it."""
+    """Return the report that a command gives as JSON, and what it prints on stderr."""
     result = invoke(f"{command} --json")
     assert result.exit_code == 0, result.stderr
     return json.loads(result.stdout), result.stderr
@@ -132,7 +132,7 @@ def test_a_step_of_an_optimizer_is_counted() -> None:
     ("name", "macs", "how"),
     [
         ("Read", 2 * 8 * 3, "built with real weights and counted on the meta device"),  # its constructor needs a value
-        ("branch", 2 * 8 * 4, "counted on real tensors"),  # its forward does
+        ("branch", 2 * 8 * 4, "counted on real tensors"),  # its forward needs one
     ],
 )
 def test_where_values_are_needed_there_are_some(name: str, macs: int, how: str) -> None:
@@ -159,7 +159,7 @@ def test_processes_that_are_not_brought_together_print_once(monkeypatch: pytest.
 
 
 def test_a_mask_that_the_file_makes_keeps_its_values() -> None:
-    """10 of 16 pairs are left, each a product of 8 with the keys and one with the values."""
+    """10 of 16 pairs are left. Each takes 8 multiply-accumulates with the keys and 8 with the values."""
     found, _ = report("run own_nets.py:masked --counts-only --attention exact")
     assert (found["totals"]["total_macs"], found["totals"]["complete"]) == (2 * 10 * 8, True)
     found, said = report("run own_nets.py:masked --counts-only")

@@ -1,9 +1,9 @@
-"""DeepSpeed's own numbers of small models and single ops, where it is installed; run as a script, it writes them down.
+"""DeepSpeed's own numbers for small models and single ops, if it is installed. Run as a script, it writes them to a file.
 
     DS_BUILD_OPS=0 pip install deepspeed
     DS_ACCELERATOR=cpu python tests/conventions/of_deepspeed.py
 
-It does not take back all that it replaces in torch, so each case has a process of its own.
+Each case runs in its own process, because DeepSpeed does not restore everything that it replaces in torch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ K = torch.randn(2, 3, 6, 4)
 
 
 class Attends(nn.Module):
-    """Rotary positions, grouped heads and attention, as language models have them, with their products as operators."""
+    """Rotary positions, grouped heads and attention as in language models, with the rotary product as an ``@``."""
 
     def __init__(self, heads: int = 4, groups: int = 2, size: int = 8) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ MORE: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
         Runs(lambda part, x: part(x, output_size=(10, 11)), nn.ConvTranspose2d(4, 6, 3, stride=2)), torch.randn(1, 4, 4, 5),
     ),
     "ConvTranspose1d depthwise": lambda: module(nn.ConvTranspose1d(4, 4, 3, groups=4, output_padding=1, stride=2), 2, 4, 5),
-    # Element by element
+    # Elementwise
     "operators, elementwise": lambda: of(
         lambda x: (x + x, x - 1, 2 * x, x / 3, x**2, -x, x % 2, x // 2, x == x, x > 0, 1 - x, abs(x)), 3, 4
     ),
@@ -124,18 +124,18 @@ MORE: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
     "Embedding, module": lambda: (Runs(lambda part, x: part((x > 0).long()), nn.Embedding(9, 4)), torch.randn(5)),
     "EmbeddingBag": lambda: (Runs(lambda part, x: part((x > 0).long()), nn.EmbeddingBag(9, 4)), torch.randn(2, 5)),
 }  # fmt: skip
-"""What DeepSpeed counts and flops-profiler does not, or otherwise."""
+"""Cases that DeepSpeed counts and flops-profiler does not, or counts differently."""
 
 OPS = {**CASES, **MORE}
 BY_TORCH = (
     "alexnet", "squeezenet", "shufflenet", "mnasnet", "video r3d", "swin torchvision", "lstm",
     "bidirectional lstm", "gru", "rnn", "cells", "nn.Transformer", "unet", "products", "lraspp",
 )  # fmt: skip
-"""The models of the pool whose numbers are written down: those of the others change with timm's and transformers' versions."""
+"""The models of the pool whose numbers are written down. The others' numbers change with the versions of timm and transformers."""
 
 
 def theirs(model: nn.Module, args: Any, kwargs: Any) -> Numbers:
-    """(flops, macs, params) as DeepSpeed gives them; it stays in torch what it leaves there."""
+    """(flops, macs, params) from DeepSpeed. What it leaves in torch is not removed."""
     from deepspeed.profiling.flops_profiler import profiler
 
     model, args, kwargs = copied(model, args, kwargs)
@@ -151,7 +151,7 @@ def case(name: str) -> tuple[nn.Module, Any, Any]:
 
 
 def main() -> None:
-    import deepspeed  # noqa: F401  # once, before the processes part
+    import deepspeed  # noqa: F401  # loaded once, before the processes fork
 
     torch.set_num_threads(1)
     names = [*BY_TORCH, *OPS]

@@ -43,9 +43,10 @@ def of_timm(name: str, size: int = 64, **settings: Any) -> Callable[[], Case]:
 
 
 def shallow(model: nn.Module) -> nn.Module:
-    """Keep two of several equal modules that follow each other in an nn.Sequential, as the blocks of a stage do.
+    """Keep two of several equal modules in a row in an nn.Sequential, such as the blocks of a stage.
 
-    What equals the module before it takes what that one gives and, if it has no stride, gives the same: tools count it alike.
+    A module that equals the one before it gets the same shape of input and, without a stride, returns the same shape of output. Tools
+    count both the same.
     """
     for module in model.modules():
         if type(module) is nn.Sequential:
@@ -61,7 +62,7 @@ def of_torchvision(name: str, size: int = 64, **settings: Any) -> Callable[[], C
 
 
 def zeros_of_torchvision(name: str) -> Callable[[], Case]:
-    """The same with zeros for weights, which are drawn at random for longer than the model runs if there are 100 million."""
+    """The same with weights of zero: drawing 100 million weights at random takes longer than running the model."""
 
     def build() -> Case:
         with torch.device("meta"):
@@ -173,7 +174,7 @@ POOL: dict[str, Callable[[], Case]] = {
     "rexnet": of_timm("rexnet_100", depth_mult=0.5),
     "nfnet": of_timm("nf_regnet_b0"),
     "video r3d": lambda: (torchvision.models.video.r3d_18(weights=None), (torch.randn(1, 3, 4, 32, 32),), {}),
-    # Transformers of images, mixers
+    # Vision transformers, mixers
     "vit": of_timm("vit_tiny_patch16_224", img_size=64, depth=2),
     "vit unfused": lambda: unfused(*of_timm("vit_tiny_patch16_224", img_size=64, depth=2)()),
     "deit distilled": of_timm("deit_tiny_distilled_patch16_224", img_size=64, depth=2),
@@ -193,7 +194,7 @@ POOL: dict[str, Callable[[], Case]] = {
     "gru": lambda: (Recurrent(nn.GRU, num_layers=2), (torch.randint(0, 50, (1, 9)),), {}),
     "rnn": lambda: (Recurrent(nn.RNN), (torch.randint(0, 50, (1, 9)),), {}),
     "cells": lambda: (Cells(), (torch.randn(5, 1, 8),), {}),
-    # Language, sound, several at once
+    # Language, sound, multimodal
     "bert": of_transformers("BertModel", "BertConfig", ids, **SMALL, **EAGER),
     "bert sdpa": of_transformers("BertModel", "BertConfig", ids, **SMALL, attn_implementation="sdpa"),
     "distilbert": of_transformers(
@@ -252,26 +253,28 @@ POOL: dict[str, Callable[[], Case]] = {
 
 
 def unfused(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Case:
-    """With attention written out, as torch_flops needs it."""
+    """Write attention out, as torch_flops needs it."""
     for block in model.blocks:
         block.attn.fused_attn = False
     return model, args, kwargs
 
 
 def built(name: str) -> Case:
-    """A model of the pool in eval mode; the same each time, and nobody else's: tools leave things on models."""
+    """A fresh copy of a pool model in eval mode, for tools that leave things on models. It is the same each time."""
     return copied(*lent(name))
 
 
 @cache
 def counted(name: str) -> Report:
-    """What a model of the pool costs by our own convention, from which others are recounted."""
+    """The report of a pool model under our own convention, to be recounted under others."""
     return count(*lent(name))
 
 
 def copied(model: nn.Module, *inputs: Any) -> Any:
-    """A copy of a model and of its inputs, whose parameters are its own and lie where the model's lie: to copy hundreds of
-    megabytes of numbers that nobody changes takes longer than to count."""
+    """A copy of a model and its inputs, with new parameters that share the model's memory.
+
+    Copying hundreds of megabytes of numbers that nobody changes would take longer than counting.
+    """
     parameters = [each for each in model.parameters() if type(each) is nn.Parameter]
     return copy.deepcopy(
         (model, *inputs), {id(each): nn.Parameter(each.detach(), each.requires_grad) for each in parameters}
@@ -280,7 +283,7 @@ def copied(model: nn.Module, *inputs: Any) -> Any:
 
 @cache
 def lent(name: str) -> Case:
-    """The model of the pool that all share: for us, who leave nothing on it, and for those who copy it before a tool runs."""
+    """The shared pool model. Use it with fxflops, which leaves nothing on it; copy it before a tool runs."""
     torch.manual_seed(0)
     model, args, kwargs = POOL[name]()
     return model.eval(), args, kwargs

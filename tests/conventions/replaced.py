@@ -1,4 +1,4 @@
-"""What tools that replace functions of torch are compared on, beside the pool, and how they are kept from leaving theirs."""
+"""Further cases for comparing tools that replace functions of torch, and a way to undo the replacements that they leave."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import nn
 
 @contextmanager
 def restored() -> Iterator[None]:
-    """Afterwards the functions of torch, torch.nn.functional and tensors are those of before, whatever a tool left; those of einops too."""
+    """Restore the functions of torch, torch.nn.functional, Tensor and einops on exit, whatever a tool left there."""
     owners = (torch, F, torch.Tensor, *([sys.modules["einops"]] if "einops" in sys.modules else []))
     before = [dict(vars(owner)) for owner in owners]
     try:
@@ -29,7 +29,7 @@ def restored() -> Iterator[None]:
 
 
 class Runs(nn.Module):
-    """A function as a model, with modules that it is given before the inputs; it has a parameter, as tools ask for one."""
+    """A function as a model; the given modules come before the inputs. It has a parameter because some tools need one."""
 
     def __init__(self, run: Callable[..., Any], *modules: nn.Module) -> None:
         super().__init__()
@@ -45,12 +45,12 @@ def applied(module: nn.Module, x: torch.Tensor) -> Any:
 
 
 def of(run: Callable[[torch.Tensor], Any], *shape: int) -> tuple[nn.Module, torch.Tensor]:
-    """A function of one tensor."""
+    """A model that applies a function to one tensor."""
     return Runs(run), torch.randn(shape)
 
 
 def module(part: nn.Module, *shape: int) -> tuple[nn.Module, torch.Tensor]:
-    """A module on one tensor."""
+    """A model that applies a module to one tensor."""
     return Runs(applied, part), torch.randn(shape)
 
 
@@ -167,4 +167,4 @@ CHANGING_SIZES: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
     "Upsample to a size": lambda: module(nn.Upsample(size=(7, 8), mode="bilinear"), 1, 4, 5, 5),
     "UpsamplingNearest2d": lambda: module(nn.UpsamplingNearest2d(scale_factor=2), 1, 4, 5, 5),
 }
-"""Those on which flops-profiler raises."""
+"""Cases on which flops-profiler raises."""

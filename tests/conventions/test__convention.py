@@ -1,4 +1,4 @@
-"""A convention of the user's own: its rows take what ``formulas`` takes, fail as those do, and are missed where they count nothing."""
+"""A user's own convention: its rows accept what ``formulas`` accepts, fail in the same ways, and warn when they count nothing."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def short(input: Any) -> int:
 def test_a_row_is_called_as_a_formula_is(key: Any, row: Callable[..., int], expected: int) -> None:
     report = count(MODEL, X, convention=own({key: row}))
     assert (flops(report, "linear"), report.complete) == (expected, True)
-    assert flops(report, "relu") == 2 * 4  # as the base has it
+    assert flops(report, "relu") == 2 * 4  # from the base convention
     assert report.total_macs == 2 * 8 * 4 + 2 * 4 * 3
     if key is nn.Linear:
         assert flops(count(MODEL, X, formulas={key: row}), "linear") == expected
@@ -113,7 +113,8 @@ def test_a_row_of_ours_that_fails_is_told_in_a_line() -> None:
 
 def test_those_of_macs_are_those_that_count_a_multiply_accumulate_once() -> None:
     report = count(nn.Linear(64, 64), torch.ones(1, 64))
-    each = {name: round(report.recount(name).total_flops / 64**2) for name in list_conventions()}  # biases are 1 in 64
+    # The biases add 1 in 64, which rounding removes.
+    each = {name: round(report.recount(name).total_flops / 64**2) for name in list_conventions()}
     assert each == {name: 1 if name in OF_MACS else 2 for name in list_conventions()}
 
 
@@ -137,7 +138,7 @@ def test_a_users_formula_counts_in_macs_where_a_convention_does(name: str, tmp_p
     report.save(tmp_path / "report.json")
     assert Report.load(tmp_path / "report.json").recount(convention).total_flops == alone + 256
     of_flops = report.recount(convention, formulas={Scanned: lambda module, x, *, out: 496})
-    # An int states no MACs: a tool's convention counts it as it is; our MACs are those of the report.
+    # An int states no MACs. A tool's convention counts the int itself; our MACs are the report's.
     assert of_flops.total_flops == alone + (0 if convention is BASE_MACS else 496)
 
 

@@ -22,12 +22,12 @@ pytestmark = [
 ]
 
 RAISING = {"ssdlite": "'list' object has no attribute 'to'", "faster r-cnn": "'list' object has no attribute 'to'"}
-"""Models on which the tool raises an AttributeError: their input is a list of images."""
+"""Models on which the tool raises an AttributeError, because their input is a list of images."""
 
 
 @pytest.fixture(autouse=True)
 def untouched() -> Iterator[None]:
-    """The tool leaves Tensor.matmul and others as attributes of Tensor, and all of its replacements when the model raises."""
+    """Restore torch: the tool leaves Tensor.matmul and others set on Tensor, and all of its replacements if the model raises."""
     with restored():
         yield
     calculate_pipline.module_flop_count.clear()
@@ -77,7 +77,7 @@ def test_each_op_is_charged_as_it_does(name: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:.nn.functional.upsample. is deprecated:UserWarning")
 def test_the_exception_of_upsample() -> None:
-    """One of two replaced functions in one call; we see the inner one."""
+    """One call goes through two replaced functions, and the tool charges both. We only see the inner one."""
     model, x = of(lambda x: F.upsample(x, scale_factor=2), 1, 2, 3, 3)
     assert ours(model, x, None).total_flops == 18
     assert theirs(model, (x,), {}) == 2 * 18

@@ -1,7 +1,7 @@
 """conventions "deepspeed" and "deepspeed_macs": the numbers of DeepSpeed's own run, on the models of the pool and op by op.
 
-Where DeepSpeed is not installed they are held to those that DeepSpeed 0.19.8 gave, each in a process of its own, with torch
-2.14: ``of_deepspeed.json``, written by ``of_deepspeed.py``.
+If DeepSpeed is not installed they are compared with ``of_deepspeed.json``, written by ``of_deepspeed.py``: the numbers of DeepSpeed
+0.19.8 with torch 2.14, each from its own process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ KNOWN: dict[str, Numbers] = {name: tuple(numbers) for name, numbers in json.load
 
 @pytest.fixture
 def deepspeed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Its profiler's module; afterwards torch is as it was, and its stacks are empty."""
+    """The profiler's module. Afterwards torch is restored, and the profiler's stacks are empty."""
     if "DS_ACCELERATOR" not in os.environ:
         monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     pytest.importorskip("deepspeed", reason="DeepSpeed is not installed: DS_BUILD_OPS=0 pip install deepspeed")
@@ -71,13 +71,13 @@ def test_the_numbers_are_deepspeeds(name: str, deepspeed: Any) -> None:
 
 
 def flops_of(model: nn.Module, x: torch.Tensor) -> tuple[int, int]:
-    """By us, and by flops-profiler's convention."""
+    """FLOPs under the deepspeed convention, and under flops-profiler's."""
     report = count(model, x)
     return report.recount("deepspeed").total_flops, report.recount("flops_profiler").total_flops
 
 
 def test_what_it_counts_that_flops_profiler_does_not() -> None:
-    step = (2 * 64 * 8 - 64) + (2 * 64 * 16 - 64) + 64 + 64 + 10 * 16  # of weights [64, 8] and [64, 16]
+    step = (2 * 64 * 8 - 64) + (2 * 64 * 16 - 64) + 64 + 64 + 10 * 16  # weights of [64, 8] and [64, 16]
     older = 64 * 8 + 64 * 16 + 64 + 64 + 10 * 16
     assert flops_of(nn.LSTM(8, 16), torch.empty(4, 16, 8)) == (4 * 16 * step, 4 * 16 * older) == (206_848, 116_736)
     assert flops_of(*of(lambda x: F.interpolate(x, scale_factor=2), 1, 4, 16, 8)) == (4 * 512, 512)
@@ -104,7 +104,7 @@ def test_a_tiny_llama() -> None:
 
 
 class Shared(nn.Module):
-    """Two modules that hold the same third."""
+    """Two modules that share a third."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -145,16 +145,16 @@ def by_einops(x: torch.Tensor) -> Any:
 
 
 EXCEPTIONS: dict[str, tuple[Callable[[torch.Tensor], Any], int, int]] = {
-    # Charged by us, not seen by the tool: found under a name that it did not replace
+    # Charged by us, not seen by the tool, which does not replace functions under these names
     "imported before": (lambda x: relu(gelu(x)), 2 * 8, 0),
     "the second name of F.prelu": (lambda x: torch.prelu(x, torch.ones(1)), 8, 0),
-    # Charged by us as methods, by the tool not at all: Python's sum() adds as an operator does
+    # Charged by us as methods, but not by the tool: Python's sum() adds like an operator
     "sum": (lambda x: sum([x, x]), 2 * 8, 0),
-    # Charged by the tool as two calls: both of the functions are replaced
+    # Charged twice by the tool: both functions of the call are replaced
     "F.upsample": (lambda x: F.upsample(x[None], scale_factor=2), 16, 32),
     "einops.einsum": (by_einops, 33, 66),
 }
-"""Where we differ: what ours is, what the tool's is."""
+"""Cases in which we differ: the call, our FLOPs and the tool's."""
 
 
 @pytest.mark.filterwarnings("ignore:.nn.functional.upsample. is deprecated:UserWarning")

@@ -1,5 +1,7 @@
-"""conventions "flops_profiler" and "flops_profiler_macs": the numbers of flops-profiler 0.1.2's own run, on the models of the pool
-and op by op."""
+"""conventions "flops_profiler" and "flops_profiler_macs": the numbers of flops-profiler 0.1.2's own run.
+
+They are compared on the models of the pool and op by op.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ Numbers = tuple[int, int, int]
 
 @pytest.fixture(autouse=True)
 def untouched() -> Iterator[None]:
-    """The tool leaves torch.matmul in place of torch.bmm, all of its replacements when the model raises, and its stacks."""
+    """Restore torch: the tool leaves torch.matmul in place of torch.bmm, and all replacements and its stacks if the model raises."""
     with restored():
         yield
     for stack in (profiler.module_flop_count, profiler.module_mac_count, profiler.module_profile_lists):
@@ -40,7 +42,7 @@ def untouched() -> Iterator[None]:
 
 
 def theirs(model: nn.Module, args: Any, kwargs: Any) -> Numbers:
-    """(flops, macs, params) of FlopsProfiler around a call of the model."""
+    """(flops, macs, params) from a FlopsProfiler around a call of the model."""
     model, args, kwargs = copied(model.eval(), args, kwargs)
     profile = profiler.FlopsProfiler(model)
     profile.start_profile()
@@ -51,7 +53,7 @@ def theirs(model: nn.Module, args: Any, kwargs: Any) -> Numbers:
 
 
 def theirs_of_forward(model: nn.Module, args: Any, kwargs: Any) -> Numbers:
-    """The same from get_model_profile, which calls the model's forward: what that itself calls is lost, for want of hooks."""
+    """The same from get_model_profile. It calls the model's forward directly, so the hooks miss what that forward itself calls."""
     model, args, kwargs = copied(model, args, kwargs)
     return profiler.get_model_profile(model, args=args, kwargs=kwargs, print_profile=False, as_string=False, warm_up=0)
 
@@ -93,7 +95,7 @@ def test_each_op_is_charged_as_it_does(name: str) -> None:
 
 
 class Shared(nn.Module):
-    """Two modules that hold the same third."""
+    """Two modules that share a third."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,15 +118,15 @@ class Keeps(nn.Module):
 gelu, relu = F.gelu, F.relu
 
 EXCEPTIONS: dict[str, tuple[Callable[[], tuple[nn.Module, torch.Tensor]], int, int]] = {
-    # Charged by us, not seen by the tool: found under a name that it did not replace
+    # Charged by us, not seen by the tool, which does not replace functions under these names
     "imported before": (lambda: of(lambda x: relu(gelu(x)), 2, 4), 2 * 8, 0),
     "the second name of F.prelu": (lambda: of(lambda x: torch.prelu(x, torch.ones(1)), 2, 4), 8, 0),
-    # Charged by us as methods, by the tool not at all: Python's sum() adds as an operator does
+    # Charged by us as methods, but not by the tool: Python's sum() adds like an operator
     "sum": (lambda: of(lambda x: sum([x, x]), 2, 4), 2 * 8, 0),
     # Charged twice by the tool
     "a module of two others": (lambda: (Shared(), torch.randn(2, 4)), 2 * 2 * 16 + 2 * 8, 2 * 2 * 16 + 4 * 8),
 }
-"""Where we differ: what ours is, what the tool's is."""
+"""Cases in which we differ: the call, our FLOPs and the tool's."""
 
 
 @pytest.mark.parametrize("name", EXCEPTIONS)

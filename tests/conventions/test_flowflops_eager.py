@@ -1,4 +1,4 @@
-"""convention="flowflops_eager": modules alone, by the facts of flowflops's documentation and tests."""
+"""convention="flowflops_eager": modules only, compared with the numbers in flowflops's documentation and tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Functions(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """The block of flowflops's documentation."""
+    """The block in flowflops's documentation."""
 
     def __init__(self, inplanes: int = 32, planes: int = 32) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ def test_modules(name: str) -> None:
 
 
 def test_recurrent() -> None:
-    # A step: both products, both biases, and 10 operations per hidden unit.
+    # One step: both products, both biases, and 10 operations per hidden unit.
     step = 4 * 5 * 3 + 4 * 5 * 5 + 2 * 4 * 5 + 10 * 5
     report = count(nn.LSTM(3, 5, batch_first=True), torch.randn(2, 7, 3), convention="flowflops_eager")
     assert report.total_flops == 2 * 7 * step

@@ -1,4 +1,4 @@
-"""convention="flowflops_graph": operators by their inputs' shapes, by the facts of flowflops's documentation and tests."""
+"""convention="flowflops_graph": operators by their input shapes, compared with flowflops's documentation and tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""convention="fvcore": the total is that of fvcore 0.1.5 itself, run on a copy of the same model."""
+"""convention="fvcore": the same total as fvcore 0.1.5, run on a copy of the same model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fxflops import Report, count
 from tests.conventions.pool import POOL, copied, lent
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", FutureWarning)  # it scripts a function as it is imported
+    warnings.simplefilter("ignore", FutureWarning)  # fvcore scripts a function when it is imported
     from fvcore.nn import FlopCountAnalysis
 
 pytestmark = [
@@ -24,11 +24,11 @@ pytestmark = [
 ]
 
 OBJECTS = ("gpt2", "llama", "opt", "t5", "bart")
-"""Models of the pool that return what torch.jit.trace does not take: caches, or outputs that hold tuples of None."""
+"""Models of the pool that return things torch.jit.trace rejects: caches, or outputs that hold tuples of None."""
 
 
 class Positional(nn.Module):
-    """A model as torch.jit.trace takes it: tensors in, all tensors of the output out."""
+    """Adapts a model to torch.jit.trace: tensors in, and a tuple of all output tensors out."""
 
     def __init__(self, model: nn.Module, names: list[str]) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Positional(nn.Module):
 
 
 class Named(Positional):
-    """The same, with the model's own output."""
+    """The same, but returns the model's own output."""
 
     def forward(self, *args: torch.Tensor) -> Any:
         return self.model(**dict(zip(self.names, args, strict=True)))
@@ -245,10 +245,10 @@ def scripted(x: torch.Tensor) -> torch.Tensor:
 UNTOLD: dict[str, tuple[int, int, Callable[[torch.Tensor], Any]]] = {
     "what no output needs": (0, 64, lambda x: (x @ x, x + 1)[1]),
     "in an autograd.Function": (0, 64, Double.apply),
-    "in a scripted function": (0, 64, scripted),  # it is scripted only for a trace
+    "in a scripted function": (0, 64, scripted),  # scripted only while tracing
     "called as torch.ops.aten": (64, 64, torch.ops.aten.mm),
 }
-"""What fvcore says, what we do, and the model: of a call it cannot be told whether fvcore sees it."""
+"""fvcore's number, ours, and the function. A call does not show whether fvcore would see it."""
 
 
 @pytest.mark.parametrize("name", UNTOLD)

@@ -1,4 +1,4 @@
-"""convention="fxflops": the default, and the same number however an op is written; what torch_flops counts otherwise."""
+"""convention="fxflops": the default. An op has the same number however it is written; torch_flops counts some differently."""
 
 from __future__ import annotations
 

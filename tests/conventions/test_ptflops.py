@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:Use
 
 
 def theirs(model: nn.Module, args: Any, kwargs: Any = None) -> int:
-    """What ptflops says of a run: given keywords alone it does not divide by the batch."""
+    """ptflops's number for a run. With keyword inputs only, it does not divide by the batch size."""
     names = list(inspect.signature(model.forward).parameters)
     inputs = {**dict(zip(names, args, strict=False)), **(kwargs or {})}
     with redirect_stdout(io.StringIO()) as printed:
@@ -50,7 +50,7 @@ def test_the_number_is_ptflopss(name: str) -> None:
 
 
 class ReLUOfMine(nn.ReLU):
-    """Has the functions' charge, not the hook's."""
+    """Charged like the function F.relu, not by nn.ReLU's hook."""
 
 
 CASES: dict[str, Callable[[torch.Tensor], Any]] = {

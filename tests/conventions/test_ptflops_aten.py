@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:Use
 
 
 def theirs(model: nn.Module, args: Any, kwargs: Any = None) -> int:
-    """What ptflops says of a run."""
+    """ptflops's number for a run."""
     names = list(inspect.signature(model.forward).parameters)
     inputs = {**dict(zip(names, args, strict=False)), **(kwargs or {})}
     settings: dict[str, Any] = {"backend": "aten", "print_per_layer_stat": False, "as_strings": False}
@@ -44,8 +44,8 @@ QUICK = (
     *("convnext", "mobilenetv3", "vit", "vit unfused", "unet", "gru", "rnn", "cells"),
     *("bert sdpa", "gpt2", "llama", "nn.Transformer", "products"),
 )
-"""Models of the pool. It holds on all but those whose number depends on kernels: linear layers on transposed inputs (mixers,
-pvt, cait), LSTMs in float, and attention that takes the plain products (t5)."""
+"""Some models of the pool. The numbers agree on all models except where they depend on kernels: linear layers on transposed
+inputs (mixers, pvt, cait), LSTMs in float, and attention that uses the plain products (t5)."""
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -54,7 +54,8 @@ def test_the_number_is_ptflopss(name: str) -> None:
 
 
 ONES = torch.ones
-CASES: dict[str, Callable[[torch.Tensor], Any]] = {  # x[2, 5, 4]
+# x is [2, 5, 4].
+CASES: dict[str, Callable[[torch.Tensor], Any]] = {
     "matmul": lambda x: x @ x.transpose(1, 2),
     "broadcast": lambda x: x[0] @ ONES(3, 4, 2),
     "folded": lambda x: x @ ONES(4, 2),
@@ -89,7 +90,8 @@ CASES: dict[str, Callable[[torch.Tensor], Any]] = {  # x[2, 5, 4]
 
 @pytest.mark.parametrize("name", CASES)
 def test_operations(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends.opt_einsum.m, "enabled", False)  # it would choose another order than we count in
+    # opt_einsum would choose another order than the one we count.
+    monkeypatch.setattr(torch.backends.opt_einsum.m, "enabled", False)
     model, x = Runs(CASES[name]), torch.randn(2, 5, 4)
     assert ours(model, (x,)).total_flops == theirs(model, (x,))
 
@@ -123,7 +125,7 @@ SEQUENCE, STATE = (5, 2, 4), (1, 2, 3)
 
 
 class OfFunctions(nn.Module):
-    """Recurrent layers and cells by torch's functions, on their modules' weights."""
+    """Recurrent layers and cells called as torch functions with their modules' weights."""
 
     def __init__(self, bias: bool) -> None:
         super().__init__()
@@ -150,7 +152,7 @@ def test_recurrent_functions_count_their_biases(bias: bool) -> None:
 
 
 def of_program(program: Any, x: torch.Tensor) -> int:
-    """What ptflops says of a run of a program. It calls eval(), which an exported program refuses."""
+    """ptflops's number for a run of a program. It calls eval(), which an exported program refuses."""
     program.eval = lambda: program
     settings: dict[str, Any] = {"backend": "aten", "print_per_layer_stat": False, "as_strings": False}
     with redirect_stdout(io.StringIO()) as printed:
@@ -163,7 +165,7 @@ def of_program(program: Any, x: torch.Tensor) -> int:
 @pytest.mark.parametrize("name", [*MODULES, "LSTM", "functions"])
 @pytest.mark.parametrize("kind", ["exported", "decomposed", "make_fx"])
 def test_programs(name: str, kind: str) -> None:
-    """Programs call by name the operators that ptflops sees, and the kernels of layers that it leaves out."""
+    """A program calls operators by name: those that ptflops sees, and also the kernels of layers that it leaves out."""
     others = {"LSTM": (lambda: nn.LSTM(4, 3, 2), (5, 2, 4)), "functions": (lambda: OfFunctions(True), SEQUENCE)}
     make, shape = {**MODULES, **others}[name]
     model = make().eval()
@@ -174,7 +176,8 @@ def test_programs(name: str, kind: str) -> None:
         else:
             exported = torch.export.export(model, (x,))
             program = (exported.run_decompositions() if kind == "decomposed" else exported).module()
-    if name == "LSTM" and kind == "exported":  # aten.lstm, which torch takes to a kernel of the CPU
+    # aten.lstm, which torch runs as one CPU kernel.
+    if name == "LSTM" and kind == "exported":
         assert of_program(program, x) == 0
         assert ours(program, (x,)).total_flops == theirs(nn.LSTM(4, 3, 2).double(), (x.double(),))
         return
@@ -182,7 +185,7 @@ def test_programs(name: str, kind: str) -> None:
 
 
 def test_what_depends_on_kernels() -> None:
-    """One kernel of a CPU, which it leaves out, is counted as it is in double; a bias as it is where the input lies in order."""
+    """ptflops leaves out an LSTM's single CPU kernel; we count it as in double. We count a bias as if the input were contiguous."""
     x = torch.randn(5, 2, 4)
     assert theirs(nn.LSTM(4, 3), (x,)) == 0
     assert ours(nn.LSTM(4, 3), (x,)).total_flops == theirs(nn.LSTM(4, 3).double(), (x.double(),))

@@ -1,4 +1,4 @@
-"""convention="pytorch_profiler": its documented LeNet5, and each row in factors; the tool itself is not to be had."""
+"""convention="pytorch_profiler": its documented LeNet5, and each rule as factors. The tool itself is no longer available."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], torch.Tensor, int]] = {
 
 
 class Calls(nn.Module):
-    """A function in a module without children, or with one."""
+    """A function in a module with or without a child."""
 
     def __init__(self, function: Callable[[torch.Tensor], Any], child: nn.Module | None = None) -> None:
         super().__init__()

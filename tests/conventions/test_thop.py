@@ -15,7 +15,7 @@ from fxflops import Report, count
 from tests.conventions.pool import POOL, Runs, built, counted
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # it compares versions by distutils
+    warnings.simplefilter("ignore", DeprecationWarning)  # thop compares versions with distutils
     import thop
 
 pytestmark = [
@@ -25,7 +25,7 @@ pytestmark = [
 
 
 class ByPosition(nn.Module):
-    """A model that takes by position what it takes by name: thop gives inputs by position alone."""
+    """Passes positional inputs to a model by name, because thop only gives inputs by position."""
 
     def __init__(self, model: nn.Module, names: list[str]) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ def test_the_number_is_thops(name: str) -> None:
 
 
 class LinearOfMine(nn.Linear):
-    """Of a class that thop does not know."""
+    """A class that thop does not know."""
 
 
 def norms() -> list[nn.Module]:

@@ -1,4 +1,4 @@
-"""convention="torch": the total is that of FlopCounterMode itself, run on the same meta tensors."""
+"""convention="torch": the same total as FlopCounterMode, run on the same meta tensors."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_the_total_of_real_tensors_is_flop_counter_modes(name: str) -> None:
 
 @pytest.fixture
 def registered() -> Iterator[None]:
-    """Formulas told to torch for an operator of one's own, and for three of torch's that it has none for."""
+    """Formulas registered with torch for a user's operator, and for three torch operators that have none."""
     library = torch.library.Library("fxflops_registered", "DEF")
     library.define("scan(Tensor x, int k) -> Tensor")
     library.impl("scan", lambda x, k: x * k, "CompositeExplicitAutograd")
@@ -214,15 +214,15 @@ def test_a_registered_formula_that_raises_is_told(registered: None) -> None:
         count(Runs(lambda: torch.erf(f(3))), f(1), convention="torch")
 
 
-ON_META = [name for name in POOL if name not in ("ssdlite", "faster r-cnn")]  # those two need values
+ON_META = [name for name in POOL if name not in ("ssdlite", "faster r-cnn")]  # these two need values
 TRAINED = [*ON_META[::2], *ON_META[1:5:2]]
 
 
 @pytest.mark.parametrize("name", TRAINED)
 def test_a_training_step_is_flop_counter_modes(name: str) -> None:
-    """Forward and backward, the weights' gradients of grouped convolutions ``groups`` times as often as they are there."""
+    """FlopCounterMode counts the weight gradient of a grouped convolution ``groups`` times, and the convention does the same."""
     model, args, kwargs = tree_map(lambda v: v.to("meta") if hasattr(v, "to") else v, built(name))
-    # On meta FlopCounterMode sees plain products; a fused kernel of the CPU computes the scores again in its backward pass.
+    # On meta FlopCounterMode sees plain products. A fused CPU kernel would recompute the scores in its backward.
     with sdpa_kernel(SDPBackend.MATH):
         report = count(model, args, kwargs, backward=True, convention="torch")
         with FlopCounterMode(display=False) as counter:
@@ -230,7 +230,7 @@ def test_a_training_step_is_flop_counter_modes(name: str) -> None:
     assert report.complete
     assert report.total_training_flops == counter.get_total_flops()
     grouped = any(isinstance(m, nn.modules.conv._ConvNd) and m.groups > 1 for m in model.modules())
-    # What is right is less exactly where there are groups.
+    # The correct number is lower exactly if the model has grouped convolutions.
     training_macs = report.total_macs + (report.total_backward_macs or 0)
     assert (2 * training_macs < counter.get_total_flops()) == grouped
     assert grouped or 2 * training_macs == counter.get_total_flops()

@@ -1,6 +1,6 @@
-"""convention="torch_flops": node for node what torch_flops 0.4.1 itself counts, on the nodes that its tables recognise.
+"""convention="torch_flops": the same number as torch_flops 0.4.1 for every node that its tables recognise.
 
-Where it does not, the node is one of :data:`BUGS`, which ``fxflops/ops/README.md`` explains.
+The exceptions are the nodes in :data:`BUGS`, which ``fxflops/ops/README.md`` explains.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MODELS: dict[str, Callable[[], Any]] = {
 
 @pytest.fixture(autouse=True)
 def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch_flops asks CUDA for its memory on any device."""
+    """Let torch_flops run on the CPU: it asks CUDA for memory on any device."""
     for name in ("reset_peak_memory_stats", "memory_allocated", "max_memory_allocated"):
         monkeypatch.setattr(torch.cuda, name, lambda *_: 0)
 
@@ -59,7 +59,7 @@ def theirs(model: nn.Module, args: Any, kwargs: Any) -> tuple[fx.GraphModule, di
 
 
 def known_bug(graph: fx.GraphModule, node: fx.Node) -> str | None:
-    """Why torch_flops is wrong on a node; None where it must be right."""
+    """Why torch_flops is wrong on a node, or None if it must be right."""
     if node.op == "call_module":
         return BUGS.get(type(graph.get_submodule(str(node.target))))
     if node.target in BUGS:
@@ -76,7 +76,7 @@ def test_each_node(name: str) -> None:
     nodes = {node.name: node for node in graph.graph.nodes}
     checked = [name for name in flops if name in ours and known_bug(graph, nodes[name]) is None]
     assert {name: ours[name] for name in checked} == {name: flops[name] for name in checked}
-    # What torch_flops goes into and we do not: classes that inherit their forward from a leaf.
+    # torch_flops traces into some modules that we treat as one: classes that inherit their forward from a leaf.
     assert all(known_bug(graph, nodes[name]) or not flops[name] for name in flops if name not in ours)
     assert sum(flops[name] for name in checked) > 0
 

@@ -40,7 +40,7 @@ def test_the_number_is_torchinfos(name: str) -> None:
 
 
 class Own(nn.Module):
-    """Parameters under these names, and an output made of the input."""
+    """Has parameters with these names, and an output computed from the input."""
 
     def __init__(self, out: Callable[[torch.Tensor], Any], *names: str) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Own(nn.Module):
 
 
 class ConvLike(Own):
-    """By its name a convolution."""
+    """A convolution, by its class name."""
 
 
 CASES: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {

@@ -1,4 +1,4 @@
-"""The bytes of collectives: per rank, by hand."""
+"""The bytes that each rank sends and receives in collectives, by hand."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def row(op: str, args: tuple[Any, ...], out: Any = None, rank: int = 1, ranks: i
 
 
 CASES: dict[str, tuple[str, tuple[Any, ...], Any, tuple[int, int]]] = {
-    # Each of 4 ranks sends 3/4 of 48 bytes twice: partial sums, then sums.
+    # Each of 4 ranks sends 3/4 of 48 bytes twice: first partial sums, then sums.
     "all_reduce": ("allreduce", ((WHOLE,), GROUP, REDUCTION, None, True), ((WHOLE,), GROUP), (72, 72)),
     "functional all_reduce": ("all_reduce", (WHOLE, "sum", "0"), WHOLE, (72, 72)),
-    # Three parts of others come by; as many go on.
+    # Each rank receives the three parts of the others, and sends as many.
     "all_gather": ("_allgather_base", (WHOLE, PART, GROUP, False), (WHOLE, GROUP), (36, 36)),
     "all_gather of a list": ("allgather", ((PIECES,), (PART,), GROUP), ((PIECES,), GROUP), (36, 36)),
     "functional all_gather": ("all_gather_into_tensor", (PART, N, "0"), WHOLE, (36, 36)),
     "reduce_scatter": ("_reduce_scatter_base", (PART, WHOLE, GROUP, REDUCTION), (PART, GROUP), (36, 36)),
     "functional reduce_scatter": ("reduce_scatter_tensor", (WHOLE, "sum", N, "0"), PART, (36, 36)),
-    # All but its own quarter.
+    # Each rank sends and receives everything but its own quarter.
     "all_to_all": ("alltoall_base", (WHOLE, WHOLE, GROUP, (), ()), GROUP, (36, 36)),
     "all_to_all of a list": ("alltoall", (PIECES, PIECES, GROUP), (PIECES, GROUP), (36, 36)),
-    # Rank 1 keeps 2 of 12 rows that it gives, and 6 of 12 that it takes.
+    # Rank 1 keeps 2 of the 12 rows that it sends, and 6 of the 12 that it receives.
     "uneven all_to_all": ("alltoall_base", (WHOLE, WHOLE, GROUP, (1, 6, 3, 2), (7, 2, 2, 1)), GROUP, (40, 24)),
     "functional all_to_all": ("all_to_all_single", (WHOLE, (1, 6, 3, 2), (7, 2, 2, 1), "0"), WHOLE, (40, 24)),
     "reshard": ("shard_dim_alltoall", (WHOLE, 0, 1, "0"), WHOLE, (36, 36)),

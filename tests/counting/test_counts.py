@@ -1,4 +1,4 @@
-"""Counting calls that nobody made: operations written out by hand, without a model, by formulas and rows."""
+"""Counting calls that were never made: operations written by hand, without a model, by formulas and rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BASE_RULES = find_convention("fxflops")
 
 
 class Renamed(nn.ReLU):
-    """The forward of nn.ReLU."""
+    """Has the forward of nn.ReLU."""
 
 
 RELU = Call(Operation("relu", Renamed, (X,), {}, X), "act")
@@ -93,7 +93,7 @@ def test_a_row_is_overlooked_where_its_op_is_spelled_otherwise(key: Any, said: s
 
 
 def attention(facts: dict[str, Any], **given: Any) -> Call:
-    """4 queries, 6 keys and values of 8 numbers each."""
+    """Attention of 4 queries to 6 keys and values, with 8 elements each."""
     q, k = Spec((1, 4, 8), torch.float32), Spec((1, 6, 8), torch.float32)
     out = Spec(q, q.dtype, q.layout, facts)
     return Call(Operation("attention", F.scaled_dot_product_attention, (q, k, k), given, out))
@@ -101,7 +101,7 @@ def attention(facts: dict[str, Any], **given: Any) -> Call:
 
 def test_exact_attention_is_of_the_pairs_left_and_dense_of_all() -> None:
     read, unread, full = attention({"pairs": 5}), attention({}, attn_mask=Spec((4, 6))), attention({})
-    causal = attention({}, is_causal=True)  # follows from the shapes
+    causal = attention({}, is_causal=True)  # its pairs follow from the shapes
     calls = read, unread, full, causal
     dense, exact = (counts(*calls, attention=how) for how in map(check_attention, ("dense", "exact")))
     assert [each.macs for each in dense] == [4 * 6 * 8 * 2] * 4

@@ -1,4 +1,4 @@
-"""A GPT-2 of 4 layers, 256 wide, with LoRA, and batches of varying lengths: what the tests of callbacks train."""
+"""A GPT-2 of 4 layers, 256 wide, with LoRA, and batches of varying lengths, for the tests of callbacks to train."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tests.integrations.small_gpt import DEVICE, collated, model, rows
 
 lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not installed", exc_type=ImportError)
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning and transformers warn of their own deprecations
+pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning and transformers warn about their own deprecations
 
 
 class Module(lightning.LightningModule):

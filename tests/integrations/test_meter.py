@@ -1,4 +1,4 @@
-"""The meter of a plain loop: what is counted, in which time, at which peaks; and that the model is left alone."""
+"""The meter of a plain loop: what is counted, over what time, at which peaks; and the model is left alone."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from fxflops.units import amount
 from tests.standin import StandIn
 
 ROWS, IN, HIDDEN, OUT = 4, 8, 16, 3
-FIRST, SECOND = IN * HIDDEN, HIDDEN * OUT  # multiply-accumulates a row
-TRAINED = 2 * (2 * FIRST + 3 * SECOND)  # FLOPs a row: the input needs no gradient
+FIRST, SECOND = IN * HIDDEN, HIDDEN * OUT  # multiply-accumulates per row
+TRAINED = 2 * (2 * FIRST + 3 * SECOND)  # FLOPs per row: the input needs no gradient
 DEVICE = Device("test", {"f32": 1e6, "bf16": 4e6}, 1e9)
 SECONDS = 2.0
 
 
 class FixedClock(LapClock):
-    """A clock by which each reading is one second after the one before."""
+    """A clock whose readings are one second apart."""
 
     def __init__(self) -> None:
         super().__init__(torch.device("cpu"))
@@ -54,7 +54,7 @@ def metered(model: nn.Module, **settings: Any) -> Meter:
 
 
 def test_laps_on_a_device_are_its_own_time(standin: StandIn) -> None:
-    """Two laps of 3 and 5 seconds, work between them, and a start that is discarded: one wait, at the end."""
+    """Two laps of 3 and 5 seconds, with work between them, and a start that is discarded: a single wait, at the end."""
     standin.host = lambda: 0.0
     clock = LapClock(standin.device)
     standin.work(100.0)
@@ -143,7 +143,7 @@ def test_only_the_loss_is_taken_back() -> None:
 
 
 def test_utilization_by_hand() -> None:
-    """A step of 2 s by the clock: one reading at each end, and two around the count."""
+    """A step takes 2 s by the clock, which is read at both ends and twice around the count. The count's second is left out."""
     model, x = Net(), torch.randn(ROWS, IN)
     meter = metered(model)
     with meter.step(x):
@@ -152,7 +152,7 @@ def test_utilization_by_hand() -> None:
     assert found["mfu"] == found["hfu"] == pytest.approx(ROWS * TRAINED / 1e6 / SECONDS)
     assert found["tflops_per_device"] == ROWS * TRAINED / SECONDS / 1e12
     assert found["counting_seconds"] > 0
-    assert "tokens_per_second" not in found  # floats are no tokens
+    assert "tokens_per_second" not in found  # floats are not tokens
 
 
 def test_checkpointing_is_in_hfu_alone() -> None:
@@ -229,7 +229,7 @@ def test_tokens_and_the_time_left() -> None:
     model, meter = Language(), None
     batch = {"attention_mask": torch.ones(2, 5, dtype=torch.long), "input_ids": torch.zeros(2, 5, dtype=torch.long)}
     meter = metered(model, target_tokens=100)
-    for _ in range(2):  # 2 s, then 1 s: no count is between its ends
+    for _ in range(2):  # 2 s, then 1 s, because the second step has no count
         with meter.step(batch):
             model(batch["input_ids"]).sum().backward()
     found = meter.read()
@@ -237,7 +237,7 @@ def test_tokens_and_the_time_left() -> None:
     assert found["seconds_left"] == pytest.approx(80 / (20 / 3))
     with meter.step(batch):
         model(batch["input_ids"])
-    assert meter.read()["tokens_per_second"] == 10  # of the window since the last reading
+    assert meter.read()["tokens_per_second"] == 10  # over the window since the last reading
     assert metered(model, tokens=lambda given: 7)._tokens_of(batch) == 7
 
 
@@ -286,16 +286,16 @@ def test_the_model_is_left_as_it_was() -> None:
     model(x).sum().backward()
     gradient, random = model.first.weight.grad, torch.get_rng_state()
     with pytest.raises(RuntimeError), metered(model).step():
-        model(x).backward()  # of no scalar
+        model(x).backward()  # not a scalar, so it raises
     assert model.first.weight.grad is gradient
     assert torch.equal(random, torch.get_rng_state())
     assert [dict(vars(module)) for module in model.modules()] == state
 
 
 @pytest.mark.skipif(not dist.is_available(), reason="torch without torch.distributed")
-@pytest.mark.filterwarnings("ignore")  # torch.distributed warns of its backends
+@pytest.mark.filterwarnings("ignore")  # torch.distributed warns about its backends
 def test_figures_of_several_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three ranks that do the same: the sum is three times each figure."""
+    """Three equal ranks: each sum is three times one rank's figure."""
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
     monkeypatch.setattr(dist, "all_reduce", lambda tensor: tensor.mul_(3))
     model, x = Net(), torch.zeros(ROWS, IN)

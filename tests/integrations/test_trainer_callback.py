@@ -12,11 +12,11 @@ import fxflops
 pytest.importorskip("accelerate", reason="accelerate is not installed, which transformers' Trainer needs")
 from tests.integrations.small_gpt import DEVICE, LENGTHS, collated, model, rows, transformers
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # transformers, peft and accelerate warn of their own deprecations
+pytestmark = pytest.mark.filterwarnings("ignore")  # transformers, peft and accelerate warn about their own deprecations
 
 
 class Reporter(transformers.TrainerCallback):
-    """A reporting callback such as TensorBoard's: it sees what it is given, when it is given."""
+    """A reporting callback like TensorBoard's: it records what it is given, at that moment."""
 
     def __init__(self) -> None:
         self.seen: list[dict[str, Any]] = []

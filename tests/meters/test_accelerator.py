@@ -1,4 +1,4 @@
-"""What an accelerator is asked for, by a stand-in: a run on it is the run on the CPU, but for the device's name."""
+"""What is asked of an accelerator, with a stand-in: a run on it equals the run on the CPU, except for the device's name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TIMES = "seconds timing backward_timing latency backward_latency total_time step
 
 
 class Attends(nn.Module):
-    """Functions and methods, views, and several calls in a module."""
+    """Functions and methods, views, and a module that makes several calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Attends(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         q, k, v = self.qkv(self.norm(x)).chunk(3, -1)
         y = nn.functional.scaled_dot_product_attention(q[None, None], k[None, None], v[None, None])[0, 0]
-        # No product with a number, which autograd keeps on the host, where a run on a card does not count it.
+        # There is no product with a number: autograd keeps it on the host, where a run on a GPU does not count it.
         return self.out(x + y.exp().neg())
 
 
@@ -43,7 +43,7 @@ class Checkpointed(nn.Module):
         self.inner = nn.Sequential(nn.Linear(64, 128), nn.Tanh(), nn.Linear(128, 64))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        # The state of random numbers stays on the host, where a run on the CPU counts it and one on a card does not.
+        # The random state stays on the host, where a run on the CPU counts it and a run on a GPU does not.
         return checkpoint(self.inner, x, use_reentrant=False, preserve_rng_state=False)
 
 
@@ -55,7 +55,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 
 
 def said(report: fxflops.Report) -> Any:
-    """All that a report says, but for when and how long it ran, what told its memory, and what only an accelerator tells."""
+    """All that a report says, except dates and times, where its memory figures come from, and what only accelerators report."""
     data = report.to_dict()
     data["environment"]["device"] = data["environment"]["date"] = data["memory"]["source"] = ""
     return without_times(data)
@@ -179,7 +179,7 @@ def test_up_to_torch_2_8_the_devices_module_tells_of_memory(standin: StandIn, mo
 
 
 def test_a_device_that_knows_neither_its_peak_nor_its_name(standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As that of Apple's computers."""
+    """Like Apple's."""
     monkeypatch.setattr(torch, "get_device_module", lambda device=None: SimpleNamespace())
     report = fxflops.analyze(nn.Linear(64, 8), X, repeats=1)
     assert report.environment.device == "cpu"

@@ -1,4 +1,4 @@
-"""The lines of the user's code that a loop's time goes to: in proportion, innermost first, and never those of fxflops."""
+"""The lines of user code that take a loop's time: in proportion, innermost first, and never a line of fxflops."""
 
 from __future__ import annotations
 

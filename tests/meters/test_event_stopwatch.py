@@ -1,4 +1,4 @@
-"""The times of a profiled block on a stand-in for an accelerator, whose stream takes as long as the test says."""
+"""The times of a profiled block on a stand-in for an accelerator. Its stream takes as long as the test says."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def clock(standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 class Kernel(torch.autograd.Function):
-    """The identity, whose kernel takes the device its time, and the host's to start it, in both directions."""
+    """The identity, with a kernel that takes device time in both directions. Launching it takes host time in the forward."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, standin: StandIn) -> torch.Tensor:
@@ -78,7 +78,7 @@ class SlowSGD(torch.optim.SGD):
 
 @pytest.mark.parametrize("detail", ["operations", "modules"])
 def test_a_loop_has_the_devices_times(detail: str, standin: StandIn, clock: Clock) -> None:
-    """Its host is far ahead: but for the first call, which the device waits for, launching takes no time of it."""
+    """The host is far ahead, so launching takes no device time, except in the first call, for which the device waits."""
     model = Outer(standin)
     optimizer = SlowSGD(model.parameters(), lr=0.1)
     optimizer.standin = standin
@@ -97,7 +97,7 @@ def test_a_loop_has_the_devices_times(detail: str, standin: StandIn, clock: Cloc
     modules = p.report.by_module()
     assert modules["inner"].total.seconds == LAUNCH + 2 * INNER
     assert modules[""].own.seconds == 2 * OUTER
-    assert clock.now == 2 * LAUNCH  # nobody waited inside the block
+    assert clock.now == 2 * LAUNCH  # the host never waited inside the block
 
 
 def test_where_the_device_waits_for_the_host_that_is_its_time(standin: StandIn, clock: Clock) -> None:
@@ -108,14 +108,14 @@ def test_where_the_device_waits_for_the_host_that_is_its_time(standin: StandIn, 
         model(X)
     times = p.report.step_times()
     assert times["step 1"].forward == LAUNCH + INNER + OUTER
-    assert times["step 1"].between == LOADING - INNER - OUTER  # the rest was under way meanwhile
+    assert times["step 1"].between == LOADING - INNER - OUTER  # the device worked during the rest
     assert p.report.block_time == standin.busy_until == 2 * LAUNCH + LOADING + INNER + OUTER
 
 
 def test_what_observing_takes_is_no_time_of_the_devices(
     standin: StandIn, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the device waits meanwhile, and where it has work left."""
+    """Both where the device waits for the observer, and where it has work left."""
     add_all = LiveStorages.add_all
     spent = 0.0
 
@@ -152,13 +152,13 @@ def test_readings_add_up(standin: StandIn, clock: Clock) -> None:
     both, none = 0.0, 0.0 + (end - end)
     both += middle - start
     both += end - middle
-    assert both != both  # not known yet
+    assert both != both  # unknown until they are read
     assert standin.synchronized == 0
     assert [seconds_of(each) for each in (both, end - middle, middle - start, none)] == [12.0, 7.0, 5.0, 0.0]
     assert standin.synchronized == 1
     standin.work(1.0)
     assert seconds_of(watch.now() - end) == 1.0
-    assert seconds_of(start - end) == 0.0  # of overlapping streams
+    assert seconds_of(start - end) == 0.0  # not below 0, even for overlapping streams
     assert seconds_of(2.5) == 2.5
     assert isinstance(both + 0.0, Lapse)
 
@@ -198,12 +198,12 @@ CAPTURED = "captured into a graph: counted once and not timed; replays of the gr
 
 @pytest.mark.parametrize("detail", ["operations", "modules", "steps"])
 def test_what_is_captured_into_a_graph_has_no_time(standin: StandIn, clock: Clock, detail: str, tmp_path: Path) -> None:
-    """Of three calls the second one is captured."""
+    """The second of three calls is captured."""
     model, bare = Outer(standin), Outer(standin)
     with fxflops.profile(bare, detail=detail) as without:
         bare(X)
         bare(X)
-    clock.now = standin.busy_until  # as the first block began: with a device that has nothing to do
+    clock.now = standin.busy_until  # begin like the first block, with an idle device
     with fxflops.profile(model, detail=detail) as p:
         model(X)
         with standin.graph():
@@ -211,7 +211,7 @@ def test_what_is_captured_into_a_graph_has_no_time(standin: StandIn, clock: Cloc
         model(X)
     report = p.report
     assert report.block_time == pytest.approx(without.report.block_time)
-    _, first, second, third = report._run.steps  # the first is what comes before the first call
+    _, first, second, third = report._run.steps  # the first of the four is what comes before the first call
     ran = [step.parts["forward"] for step in without.report._run.steps[1:]]
     assert [first.parts["forward"], third.parts["forward"]] == pytest.approx(ran)
     assert "forward" not in second.parts
@@ -256,7 +256,7 @@ def test_a_graph_is_captured_and_replayed_on_cuda() -> None:
             model(x)
     torch.cuda.synchronize()
     assert torch.allclose(y, model(x))
-    # Beside the model's calls are those by which torch begins a capture.
+    # There are also the calls with which torch begins a capture.
     seconds = [each.call.seconds for each in p.report.counted if each.call.path]
     assert [value is None for value in seconds] == [True] * 2 + [False] * 2
     assert f"calls were {CAPTURED}" in " ".join(str(p.report).split())

@@ -1,4 +1,4 @@
-"""analyze(kernels=True): what ran on the device for each node, by torch.profiler."""
+"""analyze(kernels=True): what ran on the device for each node, from torch.profiler."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_profiler_is_ended_where_the_model_raises(monkeypatch: pytest.Monkey
     with pytest.raises(ValueError, match="no"):
         fxflops.analyze(model, x, repeats=1, kernels=True)
     assert passes[-1] == "fc"
-    with torch.profiler.profile(acc_events=True) as other:  # would not start while another runs
+    with torch.profiler.profile(acc_events=True) as other:  # it cannot start while another profiler runs
         torch.ones(2).add(1)
     assert any(event.name == "aten::add" for event in other.events() or ())
 
@@ -76,7 +76,7 @@ def test_launch_bound(device: float, host: float | None, bound: bool) -> None:
 
 
 def test_kernels_of_an_accelerator_are_those_of_its_events(standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stand-in's: a kernel for each operator, which takes it 3 us."""
+    """The stand-in has one kernel per operator, which takes 3 us."""
     events = torch.profiler.profile.events
 
     def with_kernels(self: torch.profiler.profile) -> Any:

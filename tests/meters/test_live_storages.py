@@ -1,4 +1,4 @@
-"""Live storages: what is resized unseen."""
+"""Live storages: resizes that go unseen."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_each_of_many_storages_is_resized_long_after(is_held: bool) -> None:
     storages.add_all(new[TENSORS:])
     assert storages.live == 400
     tensors[0].untyped_storage().resize_(0)
-    assert sum(tensor.bytes for tensor in storages.history([]).at_end) == 0  # whatever was tracked since
+    assert sum(tensor.bytes for tensor in storages.history([]).at_end) == 0  # even if others were tracked since
 
 
 def test_what_was_handed_out_is_not_kept() -> None:

@@ -1,4 +1,4 @@
-"""The memory log: live bytes, peaks, and the rewritten log. Storages are numbers here, without tensors."""
+"""The memory log: live bytes, peaks, and the rewritten log. Storages are plain numbers here, without tensors."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from fxflops.records import Spec
 
 
 def floats(count: int) -> tuple[Spec, int]:
-    """Return the spec of so many floats, and their bytes."""
+    """Return the spec of ``count`` floats, and their bytes."""
     return Spec((count,), torch.float32), 4 * count
 
 
 def sizes(log: MemoryLog) -> dict[int, int]:
-    """Return the bytes at the highest peak of each storage's spec, by the spec's only size."""
+    """Return each storage's bytes at the highest peak, by the only size of its spec."""
     return {tensor.spec[0]: tensor.bytes for tensor in log.history([]).at_peak}
 
 
@@ -33,7 +33,7 @@ def test_the_peaks_are_the_maxima_of_the_live_bytes(steps: list[tuple[int, int]]
             log.reset_peak()
             reset_at = len(totals) - 1
             continue
-        if action == 1 and nbytes_of:  # a storage is freed, resized or, otherwise, made
+        if action == 1 and nbytes_of:  # free a storage, resize one, or else make one
             number, nbytes = nbytes_of.popitem()
             log.change(number, -nbytes)
         elif action == 2 and nbytes_of:

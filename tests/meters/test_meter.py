@@ -1,4 +1,4 @@
-"""The meters: a fake clock gives exact times; live storages are held to the byte against hand-worked cases."""
+"""The meters: a fake clock gives exact times, and live storages match hand-worked cases to the byte."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_the_clock_reads_each_node() -> None:
 
 @pytest.mark.parametrize("held", [False, True])
 def test_the_clock_of_an_accelerator_reads_the_devices_work(standin: StandIn, held: bool) -> None:
-    """The device takes 3 ms for each ReLU, and the host 1 ms to start it, for which only a device that is not held waits."""
+    """A ReLU takes 3 ms on the device, and 1 ms on the host to launch it. A device that is held does not wait for the launch."""
     host = 0.0
     standin.host = lambda: host
     standin.sleeps = held
@@ -53,7 +53,7 @@ def test_the_clock_of_an_accelerator_reads_the_devices_work(standin: StandIn, he
     launches = Clock(now=standin.host)
     run_graph(graph, inputs, launches)
     assert launches.seconds == {"input_1": 0.0, "_0": 1e-3, "_1": 1e-3, "output": 0.0}
-    host = standin.busy_until + 1.0  # the device has nothing left to do
+    host = standin.busy_until + 1.0  # the device is idle
     waited = standin.synchronized
     clock = AcceleratorClock(accelerator, queue, launches.seconds)
     run_graph(graph, inputs, clock)
@@ -114,13 +114,13 @@ N = 4000  # bytes of x
 def test_the_peak_by_hand(forward: Callable[[torch.Tensor], torch.Tensor], tensors_at_peak: int) -> None:
     x = torch.ones(N // 4)
     for report in (analyze(Run(forward), x, repeats=0), count(Run(forward), x)):
-        small = report.max_memory - tensors_at_peak * N  # scalars that the sums leave behind
+        small = report.max_memory - tensors_at_peak * N  # scalars that the sums leave
         assert 0 <= small <= 8
         assert report.memory["inputs"] == N
 
 
 def weighed(forward: Callable[..., torch.Tensor], **sizes: int) -> nn.Module:
-    """A model with parameters of so many elements, which ``forward`` is given after x."""
+    """A model with parameters of these sizes, which ``forward`` receives after x."""
 
     class Weighed(nn.Module):
         def __init__(self) -> None:
@@ -133,8 +133,8 @@ def weighed(forward: Callable[..., torch.Tensor], **sizes: int) -> nn.Module:
     return Weighed()
 
 
-# The peak of a training step in tensors of N bytes, by hand: x, w, what the forward keeps and puts out, and the gradients; that
-# of the output is a single one, expanded. Of a node's inputs none leaves before its outputs are there.
+# The peak of a training step by hand, in tensors of N bytes: x, w, what the forward keeps and returns, and the gradients. The
+# output's gradient is a single expanded element. A node's inputs are freed only after its outputs exist.
 TRAINING = {
     "product": (lambda x, w: x * w, ["x", "w", "y", "w.grad = ones*x"]),
     "exp": (lambda x, w: (x * w).exp(), ["x", "w", "y", "da = ones*y", "w.grad = da*x"]),
@@ -161,7 +161,7 @@ def test_the_peak_of_a_training_step_by_hand(forward: Callable[..., torch.Tensor
     found = [analyze(model, x, backward=True, repeats=0), count(model, x, backward=True)]
     small = [report.max_memory - len(tensors) * N for report in found]
     assert small[0] == small[1]
-    assert 0 <= small[0] <= 8  # the sum of all, and a one
+    assert 0 <= small[0] <= 8  # the sum, and its gradient of one
 
 
 @pytest.mark.parametrize("trace", ["symbolic", "record"])
@@ -169,7 +169,7 @@ def test_the_peak_of_a_training_step_by_hand(forward: Callable[..., torch.Tensor
 def test_nothing_of_an_earlier_run_is_alive_when_the_device_is_read(
     trace: str, backward: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What lives on would be in an allocator's peak, and in the time that it takes to find memory."""
+    """A tensor that lives on would be in an allocator's peak, and would change the time to find memory."""
     made: list[weakref.ref[torch.Tensor]] = []
     alive: list[int] = []
 

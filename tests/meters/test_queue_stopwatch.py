@@ -1,4 +1,4 @@
-"""The times of observed code without its observer, on a stand-in for an accelerator with clocks that the test sets."""
+"""The times of observed code without its observer, on a stand-in for an accelerator, with clocks that the test sets."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def clock(standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 class Loop:
-    """Calls that an observer sees, each of which the host starts and the device computes."""
+    """Calls that an observer sees. The host launches each call, and the device computes it."""
 
     def __init__(self, standin: StandIn, clock: Clock, **settings: int) -> None:
         self.standin, self.clock = standin, clock
         queue = FullQueue.of(Accelerator(standin.device))
         assert queue is not None
-        clock.now = standin.busy_until  # the queue waited for the device when it was measured
+        clock.now = standin.busy_until  # measuring the queue waited for the device
         self.watch = QueueStopwatch(queue, **settings)
 
     def call(self, host: float, device: float) -> None:
@@ -56,8 +56,8 @@ class Loop:
 @pytest.mark.parametrize(
     ("host", "device", "expected"),
     [
-        (1e-3, 3e-3, 1e-3 + 5 * 3e-3),  # the device begins after the first start, and then has always work
-        (3e-3, 1e-3, 5 * 3e-3 + 1e-3),  # the host starts one after the other, and the device still does the last
+        (1e-3, 3e-3, 1e-3 + 5 * 3e-3),  # the device begins after the first launch and then always has work
+        (3e-3, 1e-3, 5 * 3e-3 + 1e-3),  # the host launches one after the other, and the device finishes the last one
     ],
 )
 def test_the_time_is_as_without_an_observer(
@@ -73,7 +73,7 @@ def test_the_time_is_as_without_an_observer(
 
 
 def test_a_call_that_waits_for_the_device_waits_for_all_of_its_work(standin: StandIn, clock: Clock) -> None:
-    """It is known by its time, which grows with the time that the device is held: so from its third call on."""
+    """Such a call is recognized from its third time on, because its time grows with the time that the device is held."""
     loop = Loop(standin, clock)
 
     def read() -> None:
@@ -95,12 +95,12 @@ def test_a_call_that_waits_for_the_device_waits_for_all_of_its_work(standin: Sta
             loop.watch.timed(call, (), {})
             loop.watch.go()
     end = loop.watch.now()
-    # Each round the host starts both (2 ms), and waits until the device has done them (8 ms, begun after 1 ms).
+    # In each round the host launches both (2 ms), and waits until the device has computed them (8 ms, begun after 1 ms).
     assert seconds_of(end - start) == pytest.approx(3 * 9e-3, rel=0.05)
 
 
 def test_kinds_of_work_are_timed_apart(standin: StandIn, clock: Clock) -> None:
-    """One function runs all operators: a short one must not let a long one look as if it waited."""
+    """One function runs all operators. A short operator must not make a long one look as if it waited."""
     loop = Loop(standin, clock)
     watch = loop.watch
     start = watch.now()
@@ -148,9 +148,7 @@ def test_a_profiled_block_is_timed_so(standin: StandIn) -> None:
     assert sum(time.seconds for time in p.report.step_times().values()) == pytest.approx(block)
     assert {call.seconds is None for call in p.report.calls} == {False}
     assert sum(call.seconds or 0.0 for call in p.report.calls) <= block
-    assert p.report.device_time == pytest.approx(
-        0.0, abs=2e-3
-    )  # what computes on the CPU takes no time of the stand-in
+    assert p.report.device_time == pytest.approx(0.0, abs=2e-3)  # work on the CPU takes no time on the stand-in
     assert "% of the block · otherwise it waits for the host" in str(p.report)
 
 

@@ -1,4 +1,4 @@
-"""The times of a profiled block, by a clock that stands still but for what the model, the loop and the observer add to it."""
+"""The times of a profiled block, with a clock that only the model, the loop and the observer advance."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
 
 
 class Slow(torch.autograd.Function):
-    """The identity, whose derivative takes its time."""
+    """The identity, with a derivative that takes time."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, clock: Clock) -> torch.Tensor:
@@ -45,7 +45,7 @@ class Slow(torch.autograd.Function):
 
 
 class Raises(Slow):
-    """The same, whose derivative raises in the end."""
+    """The same, but the derivative raises in the end."""
 
     @staticmethod
     def backward(ctx: Any, *given: torch.Tensor) -> Any:
@@ -118,7 +118,7 @@ def test_a_training_loop_step_by_step(clock: Clock) -> None:
     assert [steps[name].total.seconds for name in ("step 1", "step 1 backward", "step 1 optimizer", "(outside)")] == [
         INNER + OUTER, BACKWARD, STEP, 2 * (LOADING + LOSS),
     ]  # fmt: skip
-    flops = 2 * X.numel() * 4 + 2 * 4 - 1  # product, sums and bias; the sum of the outputs
+    flops = 2 * X.numel() * 4 + 2 * 4 - 1  # products, sums and bias; the sum of the outputs
     assert first.flops > flops
     assert sum(time.flops for time in times.values()) == sum(row.total.flops for row in steps.values())
 
@@ -145,7 +145,7 @@ def test_utilization_is_that_of_the_whole_block(clock: Clock) -> None:
         trained(model, clock, 2)
     report = p.report
     device = Device("cpu", peaks={"f32": 1e3}, bandwidth=1e9)
-    assert report.total_backward_macs == 2 * X.numel() * 4  # of the weight: the input learns nothing
+    assert report.total_backward_macs == 2 * X.numel() * 4  # of the weight: the input needs no gradient
     work = 2 * (report.total_macs + report.total_backward_macs)
     assert report.mfu(device) == work / 1e3 / clock.now
     backward = report.roofline(device, "backward")
@@ -183,7 +183,7 @@ def test_only_the_iterations_that_a_schedule_records(clock: Clock) -> None:
     times = p.report.step_times()
     iteration = LOADING + INNER + OUTER + LOSS + BACKWARD + STEP
     assert {name: time.seconds for name, time in times.items()} == {"step 3": iteration, "step 4": iteration}
-    assert times["step 3"].between == LOADING + LOSS  # an iteration has its own batch
+    assert times["step 3"].between == LOADING + LOSS  # an iteration includes its own batch
     assert p.report.total_macs == 2 * X.numel() * 4
     assert p.report.block_time == 2 * iteration
     steps = p.report.by_step()
@@ -192,7 +192,7 @@ def test_only_the_iterations_that_a_schedule_records(clock: Clock) -> None:
 
 
 def test_iterations_are_steps_where_the_loop_tells_them(clock: Clock) -> None:
-    """Two calls of the model in each: gradients are accumulated."""
+    """Each iteration calls the model twice, to accumulate gradients."""
     model = Outer(clock)
     with fxflops.profile(model) as p:
         for _ in range(2):
@@ -271,7 +271,7 @@ def test_a_call_that_raises_is_a_step_too(clock: Clock) -> None:
 
 
 def test_a_backward_pass_is_from_its_call_to_its_end(clock: Clock) -> None:
-    """Also before its first operator, and if it raises."""
+    """It includes the time before its first operator, and ends even if it raises."""
     model = Outer(clock)
     with fxflops.profile(model) as p:
         Slow.apply(model(X), clock).backward(torch.ones(2, 4))

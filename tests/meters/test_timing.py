@@ -1,4 +1,4 @@
-"""Timings by hand: which runs warm up, and what makes a time unsteady."""
+"""Timings by hand: which runs are warm-up, and what makes a time unsteady."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STEADY = Timing(1e-3, 1e-3, 1e-3, 5)
 
 @pytest.fixture(autouse=True)
 def _as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thresholds, which are out of reach in other tests."""
+    """Restore the real thresholds, which are out of reach in other tests."""
     for name, value in {"WIDE": WIDE, "OFTEN": OFTEN, "WAITING": WAITING}.items():
         monkeypatch.setattr(module, name, value)
     monkeypatch.setattr(steps, "TOO_FAR_APART", 1.5)

@@ -1,4 +1,4 @@
-"""PyTorch's own counter as a second opinion on multiply-accumulates."""
+"""PyTorch's own counter, FlopCounterMode, as a second opinion on multiply-accumulates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 @pytest.fixture
 def torch_macs() -> Callable[..., int]:
-    """Half of what FlopCounterMode counts for a call, run on meta tensors, where every op is what it says it is."""
+    """Half of FlopCounterMode's FLOPs for a call. It runs on meta tensors, where no op is replaced by another."""
 
     def count(function: Any, *args: Any, **kwargs: Any) -> int:
         if isinstance(function, nn.Module):

@@ -1,4 +1,4 @@
-"""Arguments drawn for the targets of shape rules. Those of one family stand in its test, entered by :func:`draws`."""
+"""Random arguments for the targets of shape rules. Each family's arguments are drawn in that family's test, under :func:`draws`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Made = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def dims(draw: Draw, least: int = 1, most: int = 4) -> list[int]:
-    """Sizes, of which now and then one is 0."""
+    """Random sizes; now and then one of them is 0."""
     sizes = draw(st.lists(st.integers(1, 6), min_size=least, max_size=most))
     if sizes and not draw(st.integers(0, 19)):
         sizes[draw(st.integers(0, len(sizes) - 1))] = 0
@@ -34,7 +34,7 @@ def dims(draw: Draw, least: int = 1, most: int = 4) -> list[int]:
 
 
 def tensor(draw: Draw, sizes: Any, dtype: torch.dtype = torch.float32, odd: bool = True) -> torch.Tensor:
-    """A tensor of these sizes; with ``odd`` not always contiguous."""
+    """A tensor of these sizes; with ``odd`` it is not always contiguous."""
     sizes = tuple(sizes)
     way = draw(st.sampled_from(WAYS)) if odd else "plain"
     if way == "permuted" and sizes:
@@ -56,7 +56,7 @@ def tensor(draw: Draw, sizes: Any, dtype: torch.dtype = torch.float32, odd: bool
 
 
 def partner(draw: Draw, other: torch.Tensor) -> torch.Tensor:
-    """A tensor that broadcasts with another, mostly."""
+    """A tensor that usually broadcasts with another."""
     sizes = [size if draw(st.integers(0, 3)) else 1 for size in other.shape][draw(st.integers(0, other.ndim)) :]
     if not draw(st.integers(0, 2)):
         sizes = list(other.shape)
@@ -70,18 +70,18 @@ MODULE, FUNCTION, OTHER = "module", "function of F", "any other"
 Case = Callable[[Draw, Any], Made]
 CASES: dict[tuple[str, str], Case] = {}
 KINDS: dict[Case, Callable[[Any], object]] = {}
-"""What the arguments depend on, of cases in which that is not the target itself."""
+"""For cases whose arguments do not depend on the target itself: a function of the target that they depend on."""
 
 
 def same(target: Any) -> None:
-    """The kind of all targets, for arguments that do not depend on the target."""
+    """Give all targets the same kind, for arguments that do not depend on the target."""
 
 
 def draws(*rules: str, of: str = OTHER, kind: Callable[[Any], object] | None = None) -> Callable[[Case], Case]:
-    """Make the arguments of targets of the rules of these names (without ``_shape``) by the decorated function.
+    """Use the decorated function to draw arguments for every target of these rules (named without ``_shape``).
 
-    Those that are modules, or functions of F, may have one of their own. Targets of one ``kind`` share their arguments, which
-    are then drawn once.
+    Modules, or functions of F, may have a case of their own. Targets of one ``kind`` share their arguments, which are drawn
+    only once.
     """
 
     def enter(case: Case) -> Case:
@@ -95,13 +95,13 @@ def draws(*rules: str, of: str = OTHER, kind: Callable[[Any], object] | None = N
 
 @cache
 def enter_all() -> None:
-    """Import the files in which cases are entered."""
+    """Import the test files, which register their cases."""
     for test in Path(__file__).parent.glob("test_*.py"):
         importlib.import_module(f"tests.ops.{test.stem}")
 
 
 def case_of(target: Any) -> Case:
-    """Return the function that draws arguments of a target."""
+    """Return the function that draws a target's arguments."""
     enter_all()
     rule, kind = rule_of(target).__name__.removesuffix("_shape"), OTHER
     if isinstance(target, type):
@@ -112,7 +112,7 @@ def case_of(target: Any) -> Case:
 
 
 def rule_of(target: Any) -> Any:
-    """Return the rule of a target."""
+    """Return a target's shape rule."""
     return RULES[target].function
 
 
@@ -121,7 +121,7 @@ _shared: dict[tuple[Case, object], list[Made]] = {}
 
 
 def examples_of(target: Any) -> list[Made]:
-    """Return the arguments that are drawn for a target: the same in each run, and the same tensors for targets of one kind."""
+    """Return the arguments drawn for a target. They are the same in each run, and targets of one kind get the same tensors."""
     case = case_of(target)
     if case not in KINDS:
         return _drawn(case, target)
@@ -195,7 +195,7 @@ def convolved(draw: Draw, target: Any) -> Made:
 
 @draws("batch_norm", "group_norm")
 def normalized(draw: Draw, target: Any) -> Made:
-    """Batch and group norms, of two features or four."""
+    """Batch and group norms, with two or four channels."""
     count = {nn.BatchNorm1d: (2, 3), nn.BatchNorm2d: (4, 4), nn.BatchNorm3d: (5, 5)}.get(target)
     count = count or ((3, 5) if draw(st.integers(0, 4)) else (2, 2))
     c, training = draw(st.sampled_from([2, 4])), draw(st.booleans())

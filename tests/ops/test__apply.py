@@ -1,4 +1,4 @@
-"""Arguments as formulas take them: by the op's own names, of overloads, methods and leaf modules."""
+"""Arguments as formulas receive them: under the op's own names, for overloads, methods and leaf modules."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_an_overload_s_own_names() -> None:
 @pytest.mark.parametrize(
     ("module", "args", "kwargs", "flops"),
     [
-        # 2 x 2 outputs: 4 sums over 3, then one over 4 and a bias
+        # 2 x 2 outputs: 4 sums over 3, then one sum over 4, and a bias
         (nn.Bilinear(3, 4, 2), (X,), {"input2": Y}, 4 * (4 * (3 + 2) + 4 + 3 + 1)),
         (nn.Bilinear(3, 4, 2), (), {"input1": X, "input2": Y}, 4 * (4 * (3 + 2) + 4 + 3 + 1)),
         # 9 inputs of 2 channels meet 3 x 2 x 2 weights; 3 x 6 x 6 outputs, each with a bias
@@ -44,7 +44,7 @@ def test_a_module_s_forward_given_more_than_its_input(
 
 @pytest.mark.parametrize("method", ["sum", "norm"])
 def test_a_mapping_gives_a_method_itself_then_its_result(method: str) -> None:
-    """One is written in C, the other in Python."""
+    """``sum`` is written in C, ``norm`` in Python."""
     entry = Formula("own", lambda own, result, *args: 10 * own.numel() + result.numel(), style="mapping")
     ran = Operation("own", getattr(torch.Tensor, method), (Spec((2, 3)), 1), {}, Spec((2,)))
     assert apply(entry, ran).flops == 10 * 6 + 2
@@ -96,7 +96,7 @@ def test_the_names_of_what_nobody_knows_are_none() -> None:
 
 
 def test_a_module_s_setting_is_no_result() -> None:
-    """Though it has the name of the result's parameter."""
+    """``out`` is an attribute of the module here, and also the name of the formula's parameter for the result."""
     linear = nn.Linear(3, 4)
     linear.out = 5
     assert cost_of(linear, X).macs == 2 * 3 * 4

@@ -1,4 +1,4 @@
-"""The parameters of what a formula may be, and which formula counts an op known by its name alone."""
+"""Which parameters a formula may have, and which formula counts an op that is known only by its name."""
 
 from __future__ import annotations
 

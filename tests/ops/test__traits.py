@@ -1,4 +1,4 @@
-"""A trait holds ops that are registered, by name and by target."""
+"""A trait holds registered ops, by name and by target."""
 
 from __future__ import annotations
 

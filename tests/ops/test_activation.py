@@ -1,4 +1,4 @@
-"""Activations against their definitions on arrays of counting numbers; their derivatives, written out, against torch's values too."""
+"""Activations against their definitions, on arrays of counting numbers. Their derivatives, written out, also give torch's values."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_softplus(beta: float, exponential: Any) -> None:
         ((1.0, 1.0, 1.0), lambda g, x: g * np.exp(x)),
         ((1.3, 1.0, 1.0), lambda g, x: g * 1.3 * np.exp(x)),
         ((2.0, 1.0, 0.5), lambda g, x: g * np.exp(x * 0.5)),  # celu
-        ((49.0, 1.0, 1 / 49.0), lambda g, x: g * np.exp(x * (1 / 49.0))),  # celu: the coefficient is 1 but for rounding
+        ((49.0, 1.0, 1 / 49.0), lambda g, x: g * np.exp(x * (1 / 49.0))),  # celu: the coefficient is 1, up to rounding
         ((1.67, 1.05, 1.0), lambda g, x: g * (1.67 * 1.05) * np.exp(x)),  # selu
     ],
 )
@@ -192,7 +192,7 @@ def test_elu_from_its_result(settings: tuple[float, ...], slope: Any) -> None:
 
 @draws("sloped", "bounded")
 def positional(draw: Draw, target: Any) -> Made:
-    """Settings before ``inplace``, by position."""
+    """Pass the settings that precede ``inplace`` by position."""
     (x,), _ = unary(draw, target)
     before = (0.5, 0.75) if rule_of(target).__name__ == "bounded" else (0.5,)
     return (x, *before, draw(st.booleans())), {}

@@ -1,4 +1,4 @@
-"""The aten level: every operator has a formula, a rule or a place in the list of unknowns; rules cost what they stand for."""
+"""The aten level: every operator has a formula, a rule or an entry in the list of unknowns, and a rule costs what its operator does."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def rule(overload: Any) -> Any:
 
 
 def is_taken_apart(overload: torch._ops.OpOverload) -> bool:
-    """Whether a dispatch mode sees its parts and never itself."""
+    """Whether a dispatch mode sees the operator's parts and never the operator itself."""
     return torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), "CompositeImplicitAutograd")
 
 
@@ -76,7 +76,7 @@ def test_what_is_free_says_why() -> None:
 
 
 def by_rule(overload: Any, *args: Any, **kwargs: Any) -> Cost:
-    """The cost by the rule alone, on specs of the arguments and of the result of a real call."""
+    """The cost by the rule alone, for specs of the arguments and of a real call's result."""
     entry = aten_rule(overload)
     assert entry is not None
     specs = spec_of(args), spec_of(kwargs)
@@ -116,7 +116,7 @@ def test_what_computes_is_not_free_by_rule() -> None:
 
 
 def test_operators_of_prims_are_aten_ones() -> None:
-    """Decompositions are made of them, as those that forward derivatives use."""
+    """Decompositions are made of prims, e.g. those that forward derivatives use."""
     x, table = torch.randn(3, 4), torch.ops.prims
     for overload, reason in (
         (table.convert_element_type, "move"),

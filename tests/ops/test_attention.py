@@ -1,6 +1,7 @@
 """Attention against softmax(q k' / sqrt(d)) v on arrays of counting numbers.
 
-Its gradients, from the weights that the forward saved, against torch's values too, and FlopCounterMode's five products.
+Its gradients are computed from the weights that the forward pass saved. They also give torch's values, and are compared
+with FlopCounterMode, which counts five products.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def test_batch_dims_broadcast():
 
 
 def test_torch_flops_number():
-    """ViT-B/16's: (2*64-1 + 1 + 3) per score less 1 per row, (2*197-1) per output."""
+    """ViT-B/16: (2*64-1 + 1 + 3) per score less 1 per row, (2*197-1) per output."""
     q, k, v = qkv(batch=1, heads=12, kv_heads=12, n=197, s=197, d=64, v=64)
     per_head = 197 * (197 * (127 + 1 + 3) - 1) + 197 * 64 * (2 * 197 - 1)
     assert cost_of(F.scaled_dot_product_attention, q, k, v).flops == 12 * per_head
@@ -103,12 +104,12 @@ def test_flex_attention_is_attention():
 
 
 def gradients(g, q, k, v, weights, dropped=None, bias=False):
-    """``weights`` are the softmax's, as the forward saved them; ``dropped`` the mask, scaled, that multiplied them."""
+    """``weights`` are the softmax weights saved by the forward; ``dropped`` is the scaled dropout mask that multiplied them."""
     used = weights if dropped is None else weights * dropped
     to_weights = g @ v.swapaxes(-1, -2)
     to_weights = to_weights if dropped is None else to_weights * dropped
     to_scores = weights * (to_weights - (weights * to_weights).sum(axis=-1, keepdims=True))
-    # The scale multiplies the gradients of q and k, not the scores': so do torch's plain products, and FlashAttention-2.
+    # The scale multiplies the gradients of q and k, not the scores' gradient, as in torch's plain products and FlashAttention-2.
     parts = to_scores @ k * D**-0.5, to_scores.swapaxes(-1, -2) @ q * D**-0.5, used.swapaxes(-1, -2) @ g
     return (*parts, to_scores.sum(axis=(0, 1))) if bias else parts
 
@@ -130,7 +131,7 @@ def test_gradients_are_what_autograd_computes() -> None:
 def backward(dropout: bool = False, bias: bool = False) -> Cost:
     weights = torch.rand(B, H, N, S)
     tally = tally_of(lambda *args: gradients(*args, bias=bias), *tensors(), weights, weights if dropout else None)
-    if dropout:  # its weights were multiplied by the mask in the forward
+    if dropout:  # the forward multiplied its weights by the mask
         tally.muls -= B * H * N * S
     products = B * H * N * S * D
     return Cost(4 * products, tally.muls, tally.adds, tally.others)
@@ -171,7 +172,7 @@ def test_gradients_of_flex_attention_without_its_score_mod() -> None:
 
 
 def test_flop_counter_mode_has_one_product_more() -> None:
-    """It counts the scores that the kernels compute again."""
+    """FlopCounterMode also counts the scores, which the kernels recompute."""
     g, q, k, v = (tensor.to("meta") for tensor in tensors())
     sizes = None, None, N, S, 0.0, False, None, None
     with FlopCounterMode(display=False) as counter:
@@ -181,7 +182,7 @@ def test_flop_counter_mode_has_one_product_more() -> None:
 
 
 def test_gradients_of_grouped_heads_add_up_in_the_key() -> None:
-    """6 heads of queries to 2 of keys: each key's gradient sums over 3 heads too."""
+    """6 query heads share 2 key heads, so each key's gradient also sums over 3 heads."""
     q, k = Spec((B, 6, N, D)), Spec((B, 2, S, D))
     each = Spec((B, 6, S, D))
     name = "aten::_scaled_dot_product_flash_attention_for_cpu_backward"
@@ -212,7 +213,7 @@ class Attends(nn.Module):
 
 
 def backward_flops(device: str, shapes: tuple[Spec, Spec, Spec], attention: str = "dense", **settings: Any) -> Any:
-    """What `count` says of the backward pass: by torch's plain products on meta, on a CPU by the kernel that torch chooses."""
+    """The FLOPs that `count` gives the backward pass: of torch's plain products on meta, of the kernel torch chooses on a CPU."""
     q, k, v = (torch.zeros(shape, device=device, requires_grad=True) for shape in shapes)
     settings["enable_gqa"] = q.shape[1] != k.shape[1]
     report = fxflops.count(Attends(**settings), (q, k, v), backward=True, attention=attention)
@@ -223,12 +224,12 @@ def backward_flops(device: str, shapes: tuple[Spec, Spec, Spec], attention: str 
 SIZES = st.integers(1, 9)
 
 
-@settings(deadline=None)  # on a busy machine a count may take as long as it likes
+@settings(deadline=None)  # a count may take long on a busy machine
 @given(batch=SIZES, kv_heads=SIZES, group=st.integers(1, 3), n=SIZES, s=SIZES, d=SIZES, dropout=st.booleans())
 def test_gradients_cost_the_same_by_every_kernel_and_by_plain_products(
     batch: int, kv_heads: int, group: int, n: int, s: int, d: int, dropout: bool
 ) -> None:
-    """What torch dispatches where no kernel is fused is the oracle: its products, softmax_backward, multiplies by the scale."""
+    """The oracle is what torch dispatches without a fused kernel: products, softmax_backward, multiplies by the scale."""
     heads, p = kv_heads * group, 0.1 * dropout
     q, k, rows = Spec((batch, heads, n, d)), Spec((batch, kv_heads, s, d)), Spec((batch, heads, n))
     out, sizes, no_bias = (q, k, k), (None, None, n, s, p, False), (True, True, True, False)
@@ -276,7 +277,7 @@ CAUSAL, DROPPED, MASKED = {"is_causal": True}, {"dropout_p": 0.1}, {"attn_mask":
 def test_gradients_cost_the_same_on_a_cpu_by_either_way(
     attention: str, settings: dict[str, Any], kv_heads: int, width: int
 ) -> None:
-    """A mask keeps fewer pairs, but as many gradients to scale."""
+    """A mask keeps fewer pairs, but as many gradients are scaled."""
     shapes = Q, Spec((B, kv_heads, S, D)), Spec((B, kv_heads, S, width))
     chosen = backward_flops("cpu", shapes, attention, **settings)
     with sdpa_kernel(SDPBackend.MATH):

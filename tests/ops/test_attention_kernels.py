@@ -1,4 +1,4 @@
-"""Attention by the kernels of packed sequences: as that of test_attention.py."""
+"""The attention kernels for packed sequences count like those in test_attention.py."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_kernels_with_the_heads_last():
 
 
 def test_packed_sequences_count_as_the_longest():
-    """Two sequences in one: at most 4 queries and 5 keys each."""
+    """Two sequences in one tensor: at most 4 queries and 5 keys each."""
     q, k, v = (torch.zeros(length, 3, 6, device="meta") for length in (7, 9, 9))
     starts = torch.tensor([0, 4, 7], dtype=torch.int32).to("meta")
     flash = aten._flash_attention_forward.default

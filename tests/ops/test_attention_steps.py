@@ -1,5 +1,5 @@
-"""Shape rules that follow the steps of a call, attention and einsum: the result on the CPU, and the bytes alive at the peak by
-the storages of the operators that torch dispatches."""
+"""Shape rules that follow the steps of a call (attention, einsum) against the CPU: they must give its result, and the peak of
+live bytes found from the storages of the operators that torch dispatches."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ EXAMPLES, QUERY_KEY_VALUE = 300, 3
 
 
 class LiveInside(Live):
-    """Also sees what the softmax of masked scores makes within one operator, as the CPU's allocator shows it: ``eq`` of the scores,
-    ``all`` of each row, and the zero that is written into rows that the mask leaves nothing of."""
+    """Also see what the softmax of masked scores makes inside one operator, as the CPU's allocator shows it: ``eq`` of the scores,
+    ``all`` of each row, and the zero that is written into rows where the mask keeps nothing."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is not torch.ops.aten._safe_softmax.default:
@@ -44,7 +44,7 @@ def told(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Result |
 
 
 def check(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | None:
-    """Hold the rule to a call; return whether it had an answer, None for a call that raises."""
+    """Compare the rule with a call. Return whether the rule had an answer, or None if the call raises."""
     rule = told(target, args, kwargs)
     tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
     try:
@@ -75,7 +75,7 @@ def equation(draw: random.Random) -> str:
     right = draw.sample(letters, draw.randint(1, min(4, len(letters))))
     both = [letter for letter in letters if letter in left or letter in right]
     result = draw.sample(both, draw.randint(0, len(both)))
-    if draw.random() < 0.6:  # what is summed is in both
+    if draw.random() < 0.6:  # both operands have the summed letters
         result = [letter for letter in both if letter not in left or letter not in right or letter in result]
         draw.shuffle(result)
     terms = ["".join(left), "".join(right)]
@@ -110,7 +110,7 @@ def attended(draw: random.Random) -> tuple[tuple[Any, ...], dict[str, Any]]:
     v = d if draw.random() < 0.8 else d + 3
     dtype = draw.choice([torch.float32] * 4 + [torch.float64, torch.bfloat16, torch.float16])
     query, key, value = (placed(draw, sizes, dtype) for sizes in ([*batch, n, d], [*batch, s, d], [*batch, s, v]))
-    if draw.random() < 0.2:  # as maxvit has them
+    if draw.random() < 0.2:  # transposed, as in maxvit
         query, key, value = (
             placed(draw, [*t.shape[:-2], *t.shape[:-3:-1]], dtype).transpose(-1, -2) for t in (query, key, value)
         )

@@ -1,4 +1,4 @@
-"""Batch and instance norm on arrays of counting numbers; the gradient by the equations of the paper, against torch's values too."""
+"""Batch and instance norm on arrays of counting numbers. The gradient follows the paper's equations and also gives torch's values."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_statistics_of_batch_norm_are_part_of_it() -> None:
 
 
 def batch_norm_gradient(g, x, weight, running_mean, running_var, mean, deviation, train, eps, mask):
-    """The weight is the same in a whole row, so its sums serve the means."""
+    """The weight is constant within a channel, so the sums for the weight's and bias's gradients also give the means."""
     to_input, to_weight, to_bias = mask
     if not train and (to_input or to_weight):
         mean, deviation = running_mean, rsqrt(running_var + eps)
@@ -124,7 +124,7 @@ def test_the_gradient_of_other_libraries() -> None:
 
 
 def test_the_gradient_over_processes() -> None:
-    """In two steps: the sums of one's own, then the elements by everybody's."""
+    """Two steps: each process sums over its own elements, then every element uses the sums over all processes."""
 
     def reduced(g, x, mean, deviation):
         with_x = (g * (x - mean[:, None])).sum(axis=(0, 2))

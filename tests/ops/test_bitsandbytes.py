@@ -1,4 +1,4 @@
-"""bitsandbytes' operators by name: the textbook loops on counting numbers. The library itself need not be installed."""
+"""bitsandbytes' operators, by name: the textbook loops on counting numbers. The library need not be installed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SCHEMAS = {
 
 @pytest.fixture(scope="module", autouse=True)
 def operators() -> Iterator[Any]:
-    """The operators by the library's own schemas, with kernels that compute nothing."""
+    """The operators under the library's own schemas, with kernels that compute nothing."""
     if find_spec("bitsandbytes") is not None:
         import bitsandbytes  # noqa: F401
 
@@ -65,7 +65,7 @@ def operators() -> Iterator[Any]:
 
 
 def textbook(name: str, decay: float = 0, scale: float = 1, first: bool = False) -> Cost:
-    """What one step computes, element by element, for a tensor of the shape."""
+    """The cost of one optimizer step on a tensor of this shape, written out element by element."""
     with tallying() as tally:
         p, g, m, n, v = (numbers(*SHAPE) for _ in range(5))
         if scale != 1:
@@ -81,7 +81,7 @@ def textbook(name: str, decay: float = 0, scale: float = 1, first: bool = False)
         elif name == "momentum":
             p = p - 0.1 * (g if first else 0.9 * m + g)
         elif name == "lion":
-            p = p - 0.1 * np.exp(0.9 * m + 0.1 * g)  # in the place of the sign
+            p = p - 0.1 * np.exp(0.9 * m + 0.1 * g)  # exp stands for the sign
             m = 0.9 * m + 0.1 * g
         elif name == "rmsprop":
             v = 0.9 * v + 0.1 * g * g
@@ -152,7 +152,7 @@ def test_quantizing_and_back_is_counted_per_element(operators: Any) -> None:
     x, q, stats = torch.rand(2, 3), torch.zeros(2, 3, dtype=torch.int8), torch.ones(2)
     with tallying() as largest_and_scaled:
         a = numbers(2, 3)
-        _ = np.exp(np.exp(a)), np.exp(a * 2)  # in the place of abs, a compare and rounding
+        _ = np.exp(np.exp(a)), np.exp(a * 2)  # exp stands for abs, a compare and rounding
     assert cost_of(operators.int8_vectorwise_quant.default, x, out=(q, stats, None)) == largest_and_scaled
     with tallying() as both:
         a = np.exp(numbers(2, 3))
@@ -197,7 +197,7 @@ def test_models_and_steps_that_call_them_are_complete(operators: Any) -> None:
 
 
 class Quantized(nn.Module):
-    """A frozen layer with packed weights, as bitsandbytes calls its product, and adapters of low rank beside it."""
+    """A frozen layer with packed weights, which calls bitsandbytes' product, plus low-rank adapters."""
 
     def __init__(self, matmul: Any, inputs: int, outputs: int, rank: int, bias: bool = False) -> None:
         super().__init__()
@@ -237,11 +237,11 @@ def test_a_product_with_4_bits_is_dequantizing_and_a_product(
     y = tape.add(y, tape.leaf(1, o)) if bias else y
     assert counted.out == (n, o)
     assert counted.forward == tape.forward
-    assert counted.backward == tape.backward(y).plus(Cost(muls=o * i))  # the weight is unpacked once more
+    assert counted.backward == tape.backward(y).plus(Cost(muls=o * i))  # the backward pass unpacks the weight again
 
 
 def test_a_step_of_qlora_by_hand(matmul_4bit: Any) -> None:
-    """Two layers of 8 to 8 with adapters of rank 2, on 6 rows: forward, backward and the optimizer's step."""
+    """Two 8-to-8 layers with adapters of rank 2, on 6 rows: forward, backward and the optimizer's step."""
     model = nn.Sequential(*(Quantized(matmul_4bit, 8, 8, 2) for _ in range(2)))
     needs_grad = [p for p in model.parameters() if p.requires_grad]
     report = count(model, torch.randn(6, 8), backward=True, optimizer=torch.optim.SGD(needs_grad, lr=0.1))
@@ -252,9 +252,9 @@ def test_a_step_of_qlora_by_hand(matmul_4bit: Any) -> None:
     unpack, joined = width * width, n * width
     forward = unpack + n * width * (2 * width - 1) + n * rank * (2 * width - 1) + n * width * (2 * rank - 1) + joined
     assert report.total_flops == layers * forward
-    # Frozen weights have no gradient: the first layer, whose input learns nothing, has only those of its adapters.
+    # Frozen weights have no gradient. The first layer's input needs none either, so that layer only has its adapters' gradients.
     macs = sum(each.macs for each in report.counted if each.call.phase == "backward")
-    first = 2 * n * width * rank + n * width * rank  # up: both, down: its weight
+    first = 2 * n * width * rank + n * width * rank  # up: both gradients, down: the weight's
     second = product + 2 * adapters
     assert macs == first + second
     steps = [each for each in report.counted if each.call.phase == "optimizer"]
@@ -265,7 +265,7 @@ def test_a_step_of_qlora_by_hand(matmul_4bit: Any) -> None:
 @pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed")
 @pytest.mark.parametrize("shape", PRODUCTS[1:])
 def test_the_library_s_layer_is_held_to_its_operators(shape: tuple[int, ...]) -> None:
-    """The one row of the layer counts as the operators that the library dispatches for it, each by a formula of its own."""
+    """The layer's single row counts as much as the operators that the library dispatches for it, which have their own formulas."""
     import bitsandbytes
 
     n, i, o = shape

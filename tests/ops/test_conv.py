@@ -1,4 +1,4 @@
-"""Convolutions against a loop over zero-padded arrays of counting numbers; their gradients against torch's values too."""
+"""Convolutions against a loop over zero-padded arrays of counting numbers. Their gradients also give torch's values."""
 
 from __future__ import annotations
 
@@ -97,16 +97,16 @@ def test_conv_tbc_is_a_conv1d_with_time_first():
 
 
 def test_cudnn_kernels_count_the_same():
-    """Without a bias, which they do not take."""
+    """They take no bias."""
     x, weight, out = Spec((2, 4, 6, 6)), Spec((8, 4, 3, 3)), Spec((2, 8, 4, 4))
     plain = cost_by_name("aten::cudnn_convolution", x, weight, [0, 0], [1, 1], [1, 1], 1, out=out)
     assert convolve(2, 4, 8, (6, 6), (3, 3)) == plain
 
 
 def gradients(g, x, weight, bias_sizes, stride, padding, dilation, transposed, more, groups, mask):
-    """Every product of an input, a weight and an output of the forward gives one to each gradient.
+    """Each product of an input and a weight in the forward adds one product to each gradient.
 
-    The border of a padded input is there to be added to, and cut off at the end.
+    The padded border collects gradients like the rest, and is cut off at the end.
     """
     big, small = (g, x) if transposed else (x, g)
     batch, _, *size = big.shape
@@ -146,7 +146,7 @@ CASES: list[Any] = [
 
 
 def given(size: Any, kernel: Any, **options: Any) -> tuple[Any, ...]:
-    """The arguments of the gradient of a convolution with these options."""
+    """The arguments of the backward of a convolution with these options."""
     dims = len(kernel) - 2
     each = [[options.get(name, default)] * dims for name, default in (("stride", 1), ("padding", 0), ("dilation", 1))]
     settings = *each, options.get("transposed", False), [0] * dims, options.get("groups", 1)
@@ -178,7 +178,7 @@ def test_flop_counter_mode_agrees_on_gradients_without_groups(size: Any, kernel:
 @pytest.mark.parametrize("groups", [1, 2, 8])
 @pytest.mark.parametrize("transposed", [True, False])
 def test_each_gradient_is_as_large_as_the_forward(groups: int, transposed: bool) -> None:
-    """Of b=2, 8 channels to 8 in groups, 5x5 places, a kernel of 3x3: each weight meets every place of every sample."""
+    """For 8 to 8 channels and a 3x3 kernel, each weight is used at every place (5x5, or 7x7 if transposed) of both samples."""
     weight = 8, 8 // groups, 3, 3
     args = given((2, 8, 7, 7), weight, groups=groups, transposed=transposed)
     places = 7 * 7 if transposed else 5 * 5

@@ -1,4 +1,4 @@
-"""Transposed convolutions against a loop that adds every product into the output, on arrays of counting numbers."""
+"""Transposed convolutions, on arrays of counting numbers, against a loop that adds every product to the output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ aten = torch.ops.aten
 
 
 def scatter(batch, inputs, outputs, size, kernel, *, groups=1, stride=1, bias=False) -> Tally:
-    """The transposed definition: every input times the kernel, added into the output."""
+    """The definition: every input times the kernel, added to the output."""
     full = [(n - 1) * stride + k for n, k in zip(size, kernel, strict=True)]
     out = np.full((batch, outputs, *full), None, dtype=object)
     x, weight, biases = numbers(batch, inputs, *size), numbers(inputs, outputs // groups, *kernel), numbers(outputs)

@@ -1,4 +1,4 @@
-"""Shape rules of copies on tensors of the CPU, whose kernels decide between a copy, a view and the input itself."""
+"""Shape rules of copying ops, on CPU tensors: the CPU's kernels decide between a copy, a view and the input itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.ops.draws import DTYPES, META, Draw, Made, dims, draws, tensor
 
 
 def placed(draw: random.Random, sizes: list[int], dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """A tensor on the CPU, that lies in one of many ways."""
+    """A CPU tensor with random strides: permuted, sliced, expanded or channels-last."""
     order = draw.sample(range(len(sizes)), len(sizes))
     wider = [sizes[dim] + draw.choice([0, 0, 0, 1, 2]) for dim in order]
     whole = torch.zeros(wider, dtype=dtype).permute([order.index(dim) for dim in range(len(sizes))])
@@ -39,7 +39,7 @@ def sizes_of(draw: random.Random) -> list[int]:
 
 
 def split_at_random(draw: random.Random, count: int) -> list[int]:
-    """Sizes with so many elements."""
+    """Random sizes with ``count`` elements."""
     sizes = []
     for _ in range(draw.randint(1, 4)):
         factor = draw.choice([f for f in (1, 2, 3, 4, 6) if count % f == 0])
@@ -50,7 +50,7 @@ def split_at_random(draw: random.Random, count: int) -> list[int]:
 
 
 def merged(draw: random.Random, sizes: list[int]) -> list[int]:
-    """Sizes of which two neighbours are one."""
+    """Merge two neighboring sizes."""
     at = draw.randrange(len(sizes))
     return [*sizes[:at], torch.Size(sizes[at : at + 2]).numel(), *sizes[at + 2 :]]
 
@@ -103,7 +103,7 @@ def test_a_rule_says_what_the_cpu_does(target: Any) -> None:
             assert rule is None or rule.out.numel(), (
                 args,
                 kwargs,
-            )  # an index of a row that is not there, read by the kernel alone
+            )  # an index out of range, which only the kernel reads
             continue
         is_copy = out.untyped_storage().data_ptr() != x.untyped_storage().data_ptr() and out.numel() > 0
         copies += is_copy
@@ -126,7 +126,7 @@ def test_a_rule_says_what_the_cpu_does(target: Any) -> None:
 def moved(draw: Draw, target: Any) -> Made:
     x = tensor(draw, dims(draw, 1, 4), draw(st.sampled_from(DTYPES)))
     if target.__name__ == "flatten" and draw(st.booleans()):
-        x = x.transpose(0, -1)  # of most others it is a view, about which the rule says nothing
+        x = x.transpose(0, -1)  # otherwise it is mostly a view, for which the rule has no answer
     if "reshape" in target.__name__:
         x = tensor(draw, draw(st.lists(st.integers(2, 4), min_size=2, max_size=4)), x.dtype)
         at = draw(st.integers(0, x.ndim - 1))

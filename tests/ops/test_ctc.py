@@ -1,4 +1,4 @@
-"""Connectionist temporal classification: the recursion over times and states on counting numbers, and back from the end."""
+"""Connectionist temporal classification on counting numbers: the recursion over times and states, and its gradient from the end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LENGTHS, LABELS = (6, 4), (2, 1)
 
 
 def state(a: Number, b: Number, c: Number, log_prob: Number) -> Number:
-    """The logarithm of the sum of three, relative to the largest, and the label's own."""
+    """log(exp(a) + exp(b) + exp(c)), computed relative to the largest, plus the label's log probability."""
     m = a.maximum(b).maximum(c)
     return ((a - m).exp() + (b - m).exp() + (c - m).exp()).log() + m + log_prob
 
@@ -47,7 +47,7 @@ def test_lengths_as_numbers() -> None:
 
 @pytest.mark.parametrize(("reduction", "number"), [("mean", 1), ("sum", 2)])
 def test_reductions(reduction: str, number: int) -> None:
-    """The sum; the mean divides each loss by its labels first."""
+    """A sum adds the losses; a mean first divides each loss by its number of labels."""
     expected = recursion(LENGTHS, LABELS).plus(Cost(adds=N - 1, others=N + 1 if reduction == "mean" else 0))
     assert cost_of(F.ctc_loss, LOG_PROBS, TARGETS, LENGTHS, LABELS, reduction=reduction) == expected
     assert cost_of(torch.ctc_loss, LOG_PROBS, TARGETS, LENGTHS, LABELS, 0, number) == expected
@@ -67,7 +67,7 @@ def test_lengths_as_tensors_are_taken_for_the_longest() -> None:
 
 
 def log_sum(*terms: Any) -> Any:
-    """The logarithm of the sum of exponentials, relative to the largest."""
+    """The logarithm of a sum of exponentials, computed relative to the largest."""
     if not is_counting(terms[0]):
         return np.logaddexp.reduce(terms)
     largest, total = terms[0], (terms[0] - terms[0]).exp()
@@ -77,7 +77,7 @@ def log_sum(*terms: Any) -> Any:
 
 
 def gradient_from_the_end(g, log_probs, targets, steps, labels, loss, log_alpha, blank):
-    """From the end, as the forward from the beginning; then what goes through each state, gathered by its class."""
+    """Run the recursion from the end, as the forward runs it from the start. Then add up, per class, what passes through each state."""
     times, rows, classes = log_probs.shape
     never = log_probs.flat[0] if is_counting(log_probs) else -1e30
     out = np.full(log_probs.shape, 0.0, dtype=object)

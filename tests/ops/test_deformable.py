@@ -1,4 +1,4 @@
-"""Multi-scale deformable attention by the names of its functions: the plain reference of its paper, in torch."""
+"""Multi-scale deformable attention, by the names of its functions, against the paper's plain reference in torch."""
 
 from __future__ import annotations
 
@@ -86,23 +86,22 @@ def test_it_counts_as_the_plain_reference(mmcv: Any, shape: Any) -> None:
     b, q, h, d, p, levels = shape
     assert kernel["forward"][0] == reference["forward"][0]
     assert kernel["backward"][0] == reference["backward"][0]
-    assert kernel["forward"][1] == reference["forward"][1] + b * q * h * d * p * len(
-        levels
-    )  # weighted sums are products here
+    # The kernel's weighted sums count as multiply-accumulates.
+    assert kernel["forward"][1] == reference["forward"][1] + b * q * h * d * p * len(levels)
 
 
 def test_levels_add_up(mmcv: Any) -> None:
-    """Two levels sample twice, and add up as many more."""
+    """Two levels sample twice and add up twice as many samples."""
     two, reference = (counted(call, 2, 3, 2, 4, 2, [(4, 4), (2, 2)]) for call in (mmcv, plain))
     assert two["forward"][0] == reference["forward"][0]
 
 
 def test_the_extension_that_a_models_own_function_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A function written in C, which has no signature, in the forward and the backward of a Function of the model's."""
+    """C functions without a signature, called in the forward and backward of an autograd.Function of the model."""
     from types import ModuleType
 
     kernels = ModuleType(EXTENSION)
-    vars(kernels).update(ms_deform_attn_forward=max, ms_deform_attn_backward=min)  # functions written in C
+    vars(kernels).update(ms_deform_attn_forward=max, ms_deform_attn_backward=min)  # both are written in C
     monkeypatch.setitem(sys.modules, EXTENSION, kernels)
 
     class Own(torch.autograd.Function):

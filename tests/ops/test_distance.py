@@ -1,4 +1,4 @@
-"""Distances from every difference, on arrays of counting numbers; their gradients against torch's values too."""
+"""Distances on arrays of counting numbers, computed from every difference. Their gradients also give torch's values."""
 
 from __future__ import annotations
 

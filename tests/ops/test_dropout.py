@@ -1,4 +1,4 @@
-"""Dropout on counting numbers: by the mask and by the scale, in training and back."""
+"""Dropout on counting numbers: multiplications by the mask and the scale, in training and in the backward pass."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_gradient() -> None:
 
 
 def test_the_gradient_is_the_cpus() -> None:
-    """There autograd makes the noise in the forward pass, and multiplies by it in the backward pass."""
+    """On a CPU, autograd makes the noise in the forward and multiplies by it in the backward. The kernel must cost as much."""
     x = torch.randn(3, 4, requires_grad=True)
     report = fxflops.count(nn.Dropout(), x, backward=True, mode="train")
     spec = Spec((3, 4))

@@ -1,4 +1,4 @@
-"""einsum against loops over every index, and against PyTorch's counter where it agrees on what a contraction is."""
+"""einsum against loops over every index, and against PyTorch's counter where both agree on what a contraction is."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_macs_are_those_of_torch(equation, torch_macs):
 
 
 def test_outer_and_elementwise_products_are_contractions_over_nothing():
-    """FlopCounterMode gives both 0."""
+    """FlopCounterMode counts 0 for both."""
     assert cost_of(torch.einsum, "i,j->ij", torch.zeros(3), torch.zeros(4)) == (3 * 4, 3 * 4, 0, 0)
     assert cost_of(torch.einsum, "ij,ij->ij", torch.zeros(3, 4), torch.zeros(3, 4)) == (3 * 4, 3 * 4, 0, 0)
 
@@ -85,7 +85,7 @@ def test_a_dim_of_one_is_broadcast_after_summing_the_other():
 
 
 class Lists(nn.Module):
-    """Torch itself writes them as an equation."""
+    """Calls einsum with lists of indices, which torch turns into an equation."""
 
     def __init__(self, left, right, *result):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Pointwise ops: one operation per output element from every spelling; fused ones by their definition."""
+"""Pointwise ops: one operation per output element, however the op is written. Fused ops follow their definitions."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_special_functions(name: str) -> None:
     ),
 )
 def test_operators(expression: Any, cost: Cost) -> None:
-    """What a function mode sees of each expression, and what it costs per element."""
+    """Compare the cost per element with the functions that a function mode sees in each expression."""
     seen: list[Cost] = []
 
     class Mode(torch.overrides.TorchFunctionMode):
@@ -168,7 +168,7 @@ def test_comparisons_that_give_one_bool() -> None:
 
 
 def test_searches() -> None:
-    """7 boundaries part 8 places: 3 compares find one."""
+    """7 boundaries make 8 intervals: 3 compares find one."""
     boundaries = torch.linspace(0, 1, 7)
     assert cost_of(torch.bucketize, X, boundaries) == Cost(others=6 * 3)
     assert cost_of(torch.searchsorted, boundaries.expand(2, 7).contiguous(), X) == Cost(others=6 * 3)
@@ -182,7 +182,7 @@ def test_xlog1py_is_as_xlogy() -> None:
 
 
 def test_polar() -> None:
-    assert cost_of(torch.polar, X, X) == Cost(others=4 * 6)  # of real numbers, though the result is complex
+    assert cost_of(torch.polar, X, X) == Cost(others=4 * 6)  # of real numbers, although the result is complex
 
 
 def test_empty_and_scalar() -> None:
@@ -241,7 +241,7 @@ def clamped(draw: Draw, target: Any) -> Made:
 
 
 def takes_tensors(target: Any) -> bool:
-    """Return whether a target of two arguments takes tensors alone."""
+    """Return whether both of a target's arguments must be tensors."""
     return target.__name__ in ("maximum", "minimum", "atan2")
 
 
@@ -282,7 +282,7 @@ def filled(draw: Draw, target: Any) -> Made:
 
 @pytest.mark.parametrize("name", ["reciprocal", "square", "sgn", "neg", "abs", "pow", "float_power", "div", "addcdiv"])
 def test_complex_numbers_without_imaginary_part_cost_more_than_real_ones(name: str) -> None:
-    """Each is several real operations, of its definition; the operator and the function cost the same."""
+    """Each is several real operations by its definition. The operator and the function cost the same."""
     operands = {"addcdiv": 3, "div": 2}.get(name, 1)
     exponent = (2,) if name in ("pow", "float_power") else ()
     x, z = ((X.to(dtype),) * operands for dtype in (torch.float32, torch.complex64))

@@ -1,4 +1,4 @@
-"""Embeddings: a lookup is free; a bag costs what it adds up; each row of the gradient goes back to the row looked up."""
+"""Embeddings: a lookup is free, a bag costs its sums, and each row of the gradient is added to the row that was looked up."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_embedding(scaled: bool) -> None:
      ("mean", True, False), ("max", False, False)],
 )  # fmt: skip
 def test_embedding_bag(name: str, scaled: bool, weighted: bool) -> None:
-    """Bags of 2 and 4; the mean's gradient is divided once a bag."""
+    """Bags of 2 and 4 rows. A mean's gradient is divided once per bag."""
     mode = MODES.index(name)
 
     def bags(g, indices, offsets, owner, sizes, largest, rows, scaled, mode, sparse, weights):
@@ -116,7 +116,7 @@ def test_embedding_bag(name: str, scaled: bool, weighted: bool) -> None:
     args = g, LOOKED, offsets, *saved, *rest, False, weights
     expected = cost_of(aten._embedding_bag_backward.default, *args)
     assert tally_of(bags, *args) == expected
-    if not scaled:  # torch 2.6 divides by the frequencies of other rows
+    if not scaled:  # torch 2.6 divides by the frequencies of the wrong rows
         computes(bags, aten._embedding_bag_backward(*args), *args)
     assert cost_of(aten._embedding_bag_dense_backward.default, g, LOOKED, *saved, *rest, weights) == expected
     if name == "sum" and not scaled:

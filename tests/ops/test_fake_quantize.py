@@ -1,4 +1,4 @@
-"""Fake quantization on counting numbers: there and back again, the range that follows the input, and what the scale learns."""
+"""Fake quantization on counting numbers: quantizing and dequantizing, the observed range, and the gradients of a learned scale."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_fake_quantize(function: Any, args: tuple[Any, ...]) -> None:
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_observed_fake_quantize(channels: int) -> None:
-    """For each channel: its range, old + c * (new - old) of both ends, scale and zero point."""
+    """For each channel: its range, old + c * (new - old) at both ends, scale and zero point."""
     with tallying() as tally:
         for _ in range(channels):
             ranged(X.numel() // channels)
@@ -61,7 +61,7 @@ G, INPUT = torch.randn(3, 4), 4 * torch.randn(3, 4)
 
 
 def learned(g, x, scale, zero_point, *settings):
-    """Within the bounds of q the rounding goes to the scale, beyond them q does, and the gradient to the zero point."""
+    """Within q's bounds the scale's gradient uses the rounding error. Beyond them it uses the clamped q, and g goes to the zero point."""
     *_, low, high, factor = settings
     scale, zero_point = scale.reshape(-1, 1), zero_point.reshape(-1, 1)
     v = x / scale

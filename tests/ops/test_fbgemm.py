@@ -1,4 +1,4 @@
-"""Weights packed for FBGEMM and low-bit weights: the product on counting numbers, and what quantizes its input."""
+"""FBGEMM's packed weights and low-bit weights: the product on counting numbers, and the quantization of its input."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_between_real_numbers() -> None:
 
 
 def test_lookups() -> None:
-    """3 bags of 2 rows each of 8: dequantized, and the rows of a bag added up."""
+    """3 bags of 2 rows of 8 elements: rows are dequantized, and each bag's rows are added up."""
     indices, rows, bags = Spec((6,), torch.int64), numbers(3, 2, 8), Spec((3, 8))
     with tallying() as tally:
         dequantize(rows)

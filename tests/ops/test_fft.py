@@ -1,4 +1,4 @@
-"""Fourier transforms against 5 n log2 n with the numbers written out."""
+"""Fourier transforms against 5 n log2 n, with the numbers written out."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_length_that_is_no_power_of_two_is_rounded():
 
 
 def test_short_time_transforms_of_windowed_frames():
-    """Frames of 16 every 4 of 64 samples: 17 with the padding of 8 on either side."""
+    """Frames of 16 samples, every 4 of 64: 17 frames, with padding of 8 on either side."""
     x, window = torch.zeros(2, 64), torch.hann_window(16)
     spectrum = torch.stft(x, 16, 4, window=window, return_complex=True)
     frames = 2 * 17

@@ -1,4 +1,4 @@
-"""FlashAttention by the names of its functions: the textbook's attention of each sequence, on counting numbers; nothing is installed."""
+"""FlashAttention, by the names of its functions: textbook attention per sequence, on counting numbers. The library is a stand-in."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FUNCTIONS = {
     "window_size=(-1, -1), attention_chunk=0, softcap=0.0, deterministic=False, num_heads_q=None, sm_margin=0",
 }  # fmt: skip
 SHAPES = [
-    # batch, queries, keys, heads, heads of keys, width, width of values
+    # batch, queries, keys, heads, key heads, key width, value width
     (1, 4, 4, 1, 1, 2, 2),
     (2, 3, 5, 2, 2, 4, 4),
     (2, 6, 4, 4, 2, 3, 5),
@@ -51,12 +51,12 @@ def flash() -> Iterator[Any]:
 
 
 def textbook(n: int, s: int, h: int, d: int, v: int, masked: bool = False, dropout: bool = False, softcap: bool = False, alibi: bool = False) -> Tally:  # fmt: skip
-    """softmax(scale * q k' + mask) v of one sequence, each query head with keys of its own."""
+    """softmax(scale * q k' + mask) v of one sequence, where each query head has its own keys."""
     q, k, values, one = numbers(h, n, d), numbers(h, s, d), numbers(h, s, v), numbers(1)
     with tallying() as tally:
         scores = q @ k.transpose(0, 2, 1) * one
         if softcap:
-            scores = np.exp(scores / one) * one  # exp in the place of tanh
+            scores = np.exp(scores / one) * one  # exp stands for tanh
         if alibi:
             scores = scores + numbers(h, 1, 1) * numbers(1, n, s)
         if masked:
@@ -70,7 +70,7 @@ def textbook(n: int, s: int, h: int, d: int, v: int, masked: bool = False, dropo
 
 
 def gradients(n: int, s: int, h: int, g: int, d: int, v: int, dropout: bool = False, softcap: bool = False) -> Tally:
-    """With weights P: P' grad; dP = grad v'; dS = P * (dP - sum of P * dP); dS k and dS' q, scaled; keys add up over their group."""
+    """With weights P: P' grad; dP = grad v'; dS = P * (dP - sum of P * dP); dS k and dS' q, scaled. Keys sum over their group."""
     q, k, values, grad, p, one = (
         numbers(h, n, d), numbers(h, s, d), numbers(h, s, v), numbers(h, n, v), numbers(h, n, s), numbers(1),
     )  # fmt: skip
@@ -141,7 +141,7 @@ def test_slopes_of_alibi_and_what_else_is_returned(flash: Any) -> None:
 
 
 def visible(n: int, s: int, left: int, right: int) -> int:
-    """The pairs of a window, one by one: https://github.com/Dao-AILab/flash-attention, ``flash_attn_func``."""
+    """Count a window's pairs one by one: https://github.com/Dao-AILab/flash-attention, ``flash_attn_func``."""
     return sum(
         (left < 0 or j >= i + s - n - left) and (right < 0 or j <= i + s - n + right)
         for i in range(n)
@@ -277,7 +277,7 @@ def test_flop_counter_mode_does_not_see_it(flash: Any) -> None:
 
 
 def test_it_is_predicted_as_torchs_own_attention(flash: Any) -> None:
-    """Its heads stand before the width, torch's before the length: the seconds are those of the same work."""
+    """flash_attn and torch order the dims of heads and length differently, but the work is the same, so the time is too."""
     given = {name: torch.randn(2, 512, 8, 64, dtype=torch.bfloat16) for name in "qkv"}
     own = fxflops.count(Calls(flash(f"{V2}:flash_attn_func"), given, {"causal": True}))
     shuffled = {

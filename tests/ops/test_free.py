@@ -1,5 +1,5 @@
-"""Ops that compute nothing: every common expression is known, and what is declared free for the reason declared; values that
-were moved go back, and add up where they meet.
+"""Ops that compute nothing. Every common expression must be known and free for the declared reason. Gradients of moved values go
+back to where the values came from, and add up where they meet.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ QUERIES: dict[str, Any] = {
 
 
 def functions_of(expression: Any) -> list[Any]:
-    """Every function that an expression reaches a function mode with, properties aside."""
+    """Every function that a function mode sees in an expression, without property reads."""
     seen: list[Any] = []
 
     class Mode(torch.overrides.TorchFunctionMode):
@@ -110,7 +110,7 @@ def test_they_cost_nothing() -> None:
     for name in (*VIEWS, *MOVES, *CREATED):
         for function in functions_of(EXPRESSIONS[name]):
             entry = BASE.find(function)
-            # The comparison makes the mask.
+            # gt makes the masks.
             if entry is None or (entry.function is not None and entry.op not in ("gt", "dropout")):
                 wrong.append((name, function, entry))
     assert wrong == []
@@ -178,7 +178,7 @@ aten = torch.ops.aten
 
 
 def moved_back(places: Callable[[Any], Any]) -> Callable[..., Any]:
-    """Each element of the gradient to the place that it was copied from; ``places`` copies their numbers."""
+    """Add each element of the gradient to the place it was copied from; ``places`` makes the same copies of the elements' numbers."""
 
     def textbook(g, size, *settings):
         size = size if isinstance(size, list) else list(size.shape)

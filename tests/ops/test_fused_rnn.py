@@ -1,6 +1,6 @@
-"""Fused recurrent kernels: the same as the layers and cells whose equations test_rnn.py runs.
+"""Fused recurrent kernels cost the same as the layers and cells whose equations test_rnn.py runs.
 
-Their gradients, back through time, against autograd's values too.
+Their gradients through time also give autograd's values.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def test_layers_of_cudnn_and_miopen(kind: str, cls: Any, mode: int, options: dic
     ("step", "gates", "name"), [(lstm, 4, "_thnn_fused_lstm_cell"), (gru, 3, "_thnn_fused_gru_cell")]
 )
 def test_gates_of_products_made_before(step: Any, gates: int, name: str) -> None:
-    """A cell less its two matrix products."""
+    """A cell without its two matrix products."""
     with tallying() as tally:
         step(numbers(B, D), numbers(B, H), H, True)
         products = B * gates * H * (D + H), B * gates * H * (D + H - 2)
@@ -108,7 +108,7 @@ def test_gradients_of_layers_of_cudnn_and_miopen(
 
 @pytest.mark.parametrize("each", [2, 3, 4, 5])
 def test_copies_with_one_column_count_as_the_weights(each: int) -> None:
-    """Under autocast cuDNN's weights and biases have their numbers in one column."""
+    """Under autocast, cuDNN gets copies of its weights and biases that have a single column."""
     matrices = [Spec((4 * H, D)), Spec((4 * H, H))]
     weights = [*matrices, *[Spec((4 * H,))] * 2 * (each >= 4), *[Spec((3, H))] * (each % 2)]
     columns = tuple(Spec((weight.numel(), 1)) for weight in weights)
@@ -127,7 +127,7 @@ def test_copies_with_one_column_count_as_the_weights(each: int) -> None:
 
 @pytest.mark.parametrize(("cls", "mode"), [(nn.LSTM, 2), (nn.GRU, 3), (nn.RNN, 1)])
 def test_gradients_without_those_of_the_first_state(cls: Any, mode: int) -> None:
-    """They are as many as autograd makes, which goes through the steps on meta one by one."""
+    """The same FLOPs as autograd, which on meta goes through the steps one by one."""
     with torch.device("meta"):
         module, x = cls(D, H, num_layers=2), torch.empty(T, B, D)
     by_step = fxflops.count(module, x, backward=True)
@@ -140,7 +140,7 @@ def test_gradients_without_those_of_the_first_state(cls: Any, mode: int) -> None
 
 @pytest.mark.parametrize("has_bias", [True, False])
 def test_gradients_of_gates_of_one_step(has_bias: bool) -> None:
-    """The step alone, and the sums over the batch that the biases are."""
+    """One step alone, plus the sums over the batch that are the biases' gradients."""
 
     def step_back(kind: str, biases: int) -> Tally:
         _, function, kept = through_time.STEPS[kind]

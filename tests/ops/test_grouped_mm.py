@@ -1,4 +1,4 @@
-"""Grouped and scaled products on meta tensors: their kernels need certain GPUs."""
+"""Grouped and scaled products, on meta tensors because their kernels need certain GPUs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def meta(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
 
 @needs_grouped_mm
 def test_rows_in_groups_each_with_its_matrix():
-    """48 tokens of 3 experts: each token meets one matrix."""
+    """48 tokens and 3 experts: each token meets one expert's matrix."""
     with tallying() as tally:
         numbers(48, 16) @ numbers(16, 32)
     starts = meta(3, dtype=torch.int32)

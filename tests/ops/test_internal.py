@@ -1,4 +1,4 @@
-"""Operators that only torch itself calls: as what they are part of."""
+"""Operators that only torch itself calls: each costs the same as the function that it is part of."""
 
 from __future__ import annotations
 

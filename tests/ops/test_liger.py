@@ -1,4 +1,4 @@
-"""Liger's kernels by the names of their Functions: each counts as the layers of torch that it stands for."""
+"""Liger's kernels, by the names of their Functions: each counts as the torch layers that it replaces."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def liger() -> Iterator[Any]:
 
 
 class Torch(nn.Module):
-    """The same by torch's functions, of parameters of these shapes."""
+    """The same computation with torch's functions, on parameters of these shapes."""
 
     def __init__(self, function: Any, *shapes: tuple[int, ...], target: Any = None) -> None:
         super().__init__()
@@ -51,8 +51,8 @@ class Torch(nn.Module):
 
 
 def in_torch(function: Any, *shapes: tuple[int, ...], target: Any = None) -> tuple[int, int]:
-    """FLOPs of the forward and the backward, but for making the first gradient."""
-    # A GPU's kernels are whole where the CPU's are made of parts: RMS norm is one of them.
+    """FLOPs of the forward and of the backward, without making the initial gradient."""
+    # Count for a GPU: its kernels are whole where the CPU's are made of parts, e.g. RMS norm.
     report = fxflops.count(Torch(function, *shapes, target=target), backward=True, device="cuda")
     phases = {
         phase: sum(each.flops for each in report.counted if each.call.phase == phase)
@@ -66,7 +66,7 @@ def both(counted: Any) -> tuple[int, int]:
 
 
 def positional(function: Any, *names: str) -> Any:
-    """A Function's apply takes no keywords."""
+    """Pass these names by position, because a Function's apply takes no keywords."""
 
     def call(**given: Any) -> Any:
         first = [given.pop(name) for name in names]
@@ -127,7 +127,7 @@ def test_losses_and_the_layer_before_them(liger: Any, shape: tuple[int, int]) ->
     torchs = in_torch(F.cross_entropy, (n, c), target=target)
     assert loss.out[0] == ()
     assert loss.forward.flops == torchs[0]
-    # softmax times the gradient of the loss, less that at the target
+    # softmax times the gradient of the loss, less that gradient at the target
     assert loss.backward == Cost(muls=n * c, others=2 * n * c, adds=n)
     given = tensors({"_input": (n, i), "weight": (c, i), "bias": (c,)}) | {"target": target}
     fused = counts(positional(liger(FUSED), "_input", "weight", "target", "bias"), given)

@@ -1,4 +1,4 @@
-"""Matrix factorizations: textbook algorithms on counting numbers, and the published figures by hand."""
+"""Matrix factorizations: textbook algorithms on counting numbers, and published figures worked out by hand."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ aten = torch.ops.aten
 
 
 def twice(factorize: Any, *shape: int) -> Tally:
-    """The tally of a factorization of two matrices."""
+    """The tally of factorizing two matrices."""
     with tallying() as tally:
         for _ in range(2):
             factorize(numbers(*shape))
@@ -99,7 +99,7 @@ def test_geqrf_is_householder_in_the_main(shape: tuple[int, int]) -> None:
 
 
 def test_geqrf_by_hand() -> None:
-    """LAPACK Working Note 41, page 122: of m x n, m n^2 - n^3/3 + ... of each."""
+    """LAPACK Working Note 41, page 122: for m x n, m n^2 - n^3/3 + ... multiplies and adds each."""
     assert cost_of(torch.geqrf, torch.rand(3, 2)) == Cost(muls=2 * (2 * 3 + 1 - 4 / 3 + 3 + 23 / 6) // 1, adds=13)
     assert cost_of(torch.geqrf, torch.rand(2, 3)) == Cost(muls=2 * (6 - 1 - 4 / 3 + 6 + 23 / 6) // 1, adds=15)
     assert cost_of(torch.geqrf, torch.rand(4, 3)) == Cost(muls=36 - 9 + 12 + 4.5 + 11.5, adds=36 - 9 + 4.5 + 2.5)
@@ -107,7 +107,7 @@ def test_geqrf_by_hand() -> None:
 
 
 def test_a_product_of_reflections() -> None:
-    """4 m n k - 2 (m + n) k^2 + 4/3 k^3, or applied to another matrix 4 m n k - 2 n k^2, in the main."""
+    """The leading terms: 4 m n k - 2 (m + n) k^2 + 4/3 k^3; applied to another matrix, 4 m n k - 2 n k^2."""
     m, n, k = 60, 50, 40
     factored, tau, other = torch.rand(m, n), torch.rand(k), torch.rand(m, n)
     formed = 4 * m * n * k - 2 * (m + n) * k**2 + 4 * k**3 / 3
@@ -134,7 +134,7 @@ def test_qr() -> None:
 
 
 def test_svd() -> None:
-    """14 m n^2 + 8 n^3 of 2 matrices of 6 x 4; with all of U 4 m^2 n + 8 m n^2 + 9 n^3; values alone 4 m n^2 - 4/3 n^3."""
+    """For each 6 x 4 matrix 14 m n^2 + 8 n^3; with all of U 4 m^2 n + 8 m n^2 + 9 n^3; singular values alone 4 m n^2 - 4/3 n^3."""
     tall, wide = torch.rand(2, 6, 4), torch.rand(2, 4, 6)
     thin, full, values = 14 * 6 * 16 + 8 * 64, 4 * 36 * 4 + 8 * 6 * 16 + 9 * 64, 4 * 6 * 16 - 85
     for matrices in (tall, wide):
@@ -150,7 +150,7 @@ def test_svd() -> None:
 
 
 def test_eigenvalues() -> None:
-    """9 n^3 and 4/3 n^3 of symmetric matrices, 25 n^3 and 10 n^3 of others."""
+    """Symmetric matrices take 9 n^3 (eigenvalues alone 4/3 n^3), others 25 n^3 (10 n^3)."""
     assert cost_of(torch.linalg.eigh, SYMMETRIC).flops == 2 * 9 * 125
     assert cost_of(torch.linalg.eigvalsh, SYMMETRIC).flops == 2 * 166
     assert cost_of(aten._linalg_eigh.default, SYMMETRIC).flops == 2 * 9 * 125

@@ -1,4 +1,4 @@
-"""Linear and bilinear layers against numpy's products on arrays of counting numbers; their gradients against torch's values too."""
+"""Linear and bilinear layers against numpy's products on arrays of counting numbers. Their gradients also give torch's values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""flash-linear-attention by the names of its functions: the recurrences of its ``naive.py`` on a tape that differentiates."""
+"""flash-linear-attention, by the names of its functions: the recurrences of its ``naive.py``, run on a tape that differentiates."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FUNCTIONS = {
     f"{OPS}.kda.chunk:chunk_kda": f"q, k, v, g, beta, {REST}, {L2}, **kwargs",
 }  # fmt: skip
 LINEAR, RECURRENT, RETENTION, SIMPLE, GLA, GLA_RECURRENT, DELTA, GATED, GATED_RECURRENT, KDA = FUNCTIONS
-# batch, length, heads, width of keys, width of values
+# batch, length, heads, key width, value width
 SHAPES = [(1, 1, 1, 1, 1), (2, 3, 2, 4, 4), (1, 5, 3, 2, 6), (3, 2, 1, 5, 3), (2, 4, 4, 3, 2)]
 
 
@@ -39,7 +39,7 @@ def fla() -> Iterator[Any]:
 
 
 def unit(tape: Tape, x: Variable) -> Variable:
-    """x * rsqrt(sum of x * x + eps): its gradient, with X = x * r, is (grad - X * sum of grad * X) * r."""
+    """x * rsqrt(sum of x * x + eps). With X = x * r its gradient is (grad - X * sum of grad * X) * r."""
     rows, k = x.size // x.shape[-1], x.shape[-1]
     return tape.pointwise_rows(
         x, Cost(muls=2 * rows * k, adds=rows * k, others=rows), Cost(muls=3 * rows * k, adds=rows * (k - 1) + rows * k)
@@ -47,7 +47,7 @@ def unit(tape: Tape, x: Variable) -> Variable:
 
 
 def recurrence(tape: Tape, b: int, t: int, h: int, k: int, v: int, decay: str = "", delta: bool = False, l2: bool = False, normalize: bool = False) -> list[Variable]:  # fmt: skip
-    """S = g S + k v', o = S' (scale * q); with the delta rule its value is v - S' k, times beta."""
+    """S = g S + k v', o = S' (scale * q). The delta rule replaces v by (v - S' k) times beta."""
     state, fixed = tape.leaf(b, h, k, v, needs=False), tape.leaf(1, h, 1, 1, needs=False)
     keys: Variable | None = None
     outs = []
@@ -124,7 +124,7 @@ def test_normalized_by_the_keys_so_far(fla: Any, shape: tuple[int, ...]) -> None
 
 
 def test_fewer_heads_of_keys_share_their_gradients(fla: Any) -> None:
-    """Two heads of keys, six of values: queries are scaled in their own heads, gradients add up three by three."""
+    """Two query and key heads serve six value heads: queries are scaled before they are shared, and gradients add up three by three."""
     b, t, g, h, k, v = 2, 3, 2, 6, 4, 5
     given = tensors({"q": (b, t, g, k), "k": (b, t, g, k), "v": (b, t, h, v), "g": (b, t, h), "beta": (b, t, h)})
     shared = counts(fla(GATED), given)

@@ -1,4 +1,4 @@
-"""Losses and their gradients against their definitions on arrays of counting numbers, the gradients against torch's values too."""
+"""Losses and their gradients against their definitions on arrays of counting numbers. The gradients also give torch's values."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_weights():
 
 
 def test_weight_of_the_positives():
-    """(1 + (p-1) * y) times the last terms: 2 adds and 2 multiplies more for each of 4*3 elements."""
+    """The last terms are multiplied by (1 + (p-1) * y): 2 more adds and 2 more multiplies for each of 4*3 elements."""
     plain = cost_of(F.binary_cross_entropy_with_logits, X, Y)
     weighted = cost_of(F.binary_cross_entropy_with_logits, X, Y, pos_weight=W)
     assert (weighted.muls - plain.muls, weighted.adds - plain.adds) == (4 * 3 * 2, 4 * 3 * 2)
@@ -170,7 +170,7 @@ REDUCTIONS = [0, 1, 2]
 
 
 def shared(g, reduction, n):
-    """The gradient of each element; a mean's is divided once."""
+    """Each element's gradient; a mean divides the loss's gradient once."""
     return g / n if reduction == 1 else g
 
 
@@ -239,7 +239,7 @@ def test_the_gradient_of_nll_loss_of_pixels() -> None:
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_a_chunked_linear_cross_entropy_is_the_whole_one(reduction: str, bias: bool) -> None:
-    """Chunks change nothing; a reduced loss computes its gradients ahead, and the backward pass scales them."""
+    """Chunking costs nothing extra, but a reduced loss computes its gradients ahead, and the backward pass scales them."""
     from torch.nn.modules.linear_cross_entropy_options import LinearCrossEntropyOptions
 
     chunked = LinearCrossEntropyOptions(batch_chunk_size=4)
@@ -258,5 +258,5 @@ def test_a_chunked_linear_cross_entropy_is_the_whole_one(reduction: str, bias: b
 
     assert counted(chunked, False) == counted(None, False)
     whole, pieces = counted(None, True), counted(chunked, True)
-    if reduction != "none":  # otherwise the backward pass computes the logits again, operator by operator
+    if reduction != "none":  # otherwise the backward pass recomputes the logits, operator by operator
         assert pieces == (whole[0] + sum(tensor.numel() for tensor in tensors), whole[1])

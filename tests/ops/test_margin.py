@@ -1,4 +1,4 @@
-"""Losses of margins and rankings: their definitions on counting numbers, from the module, the function and aten; their gradients."""
+"""Margin and ranking losses: their definitions on counting numbers, for the module, the function and aten; and their gradients."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def margin_ranking() -> Any:
 
 
 def hinge_embedding() -> Any:
-    """max(0, margin - x), chosen by the target."""
+    """max(0, margin - x), selected by the target."""
     return other(other(1 - numbers(N, C)))
 
 
@@ -67,7 +67,7 @@ def multi_margin(square: bool = False, weight: bool = False) -> Any:
 
 
 def multilabel_margin() -> Any:
-    """1 target and 2 other classes of 3 is the most pairs there are."""
+    """With 3 classes, 1 target and 2 others give the most pairs."""
     rows = numbers(N)
     for row in range(N):
         rows[row] = other(1 - (numbers(2) - numbers(2))).sum() / C
@@ -186,7 +186,7 @@ def test_the_gradient_of_multi_margin_loss(weight: Any, p: int, reduction: int) 
 
 @pytest.mark.parametrize("reduction", range(3))
 def test_the_gradient_of_multilabel_margin_loss(reduction: int) -> None:
-    """Two targets of four classes in each row, as the count supposes."""
+    """Two targets of four classes in each row, as the formula assumes."""
 
     def multilabel_margin(g, x, target, reduction, is_target):
         out = np.full(x.shape, 0.0, dtype=object)

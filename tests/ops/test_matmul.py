@@ -1,4 +1,4 @@
-"""Matrix products against numpy's on arrays of counting numbers; their gradients against torch's values too."""
+"""Matrix products against numpy's on arrays of counting numbers. Their gradients also give torch's values."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_products_of_fixed_rank(spellings, left, right):
 
 
 def test_a_sparse_matrix_is_met_by_what_it_holds():
-    """6 elements, each by 3 columns or by one vector; of 4 x 3 and of 4 sums."""
+    """6 stored elements, each multiplied by 3 columns or by one vector, and added into 4 x 3 or 4 sums."""
     sparse = Spec((4, 5), torch.float32, torch.sparse_coo, {"nnz": 6})
     assert cost_by_name("aten::mm", sparse, Spec((5, 3)), out=Spec((4, 3))) == Cost(18, 18, 18 - 12)
     assert cost_by_name("aten::mm", Spec((3, 4)), sparse, out=Spec((3, 5))) == Cost(18, 18, 18 - 15)
@@ -158,7 +158,7 @@ def test_chains_multiply_in_the_cheapest_order():
     assert tally.muls == 2 * 30 * 4 + 4 * 50 * 3 + 2 * 4 * 3
     assert tally == cost_of(torch.linalg.multi_dot, given) == cost_of(aten.linalg_multi_dot.default, given)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # torch says once in a process that it is deprecated
+        warnings.simplefilter("ignore", UserWarning)  # torch warns once per process that it is deprecated
         assert tally == cost_of(torch.chain_matmul, *given)
     with tallying() as tally:
         numbers(5) @ (numbers(5, 6) @ numbers(6))
@@ -166,7 +166,7 @@ def test_chains_multiply_in_the_cheapest_order():
 
 
 def test_gradients_where_one_broadcasts() -> None:
-    """The matrix that meets every batch sums over them."""
+    """The gradient of the broadcast matrix sums over the batch."""
 
     def matmul(g, a, b):
         out_a, out_b = Sums(*a.shape), Sums(*b.shape)

@@ -1,4 +1,4 @@
-"""oneDNN's recurrent kernel: the same as the layers whose equations test_rnn.py and test_fused_rnn.py run."""
+"""oneDNN's recurrent kernel costs the same as the layers whose equations test_rnn.py and test_fused_rnn.py run."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def test_gradients_of_a_layer(kind: str, cls: Any, settings: Any, mode: int, bia
 @pytest.mark.parametrize("needs_grad", [True, False])
 @pytest.mark.parametrize(("cls", "gates"), [(nn.LSTM, 4), (nn.GRU, 3)])
 def test_one_number_whatever_the_kernel(cls: Any, gates: int, needs_grad: bool) -> None:
-    """oneDNN's kernel computes also what nobody asked for; counted is what the steps need, as where there is no such kernel.
+    """oneDNN's kernel also computes gradients that nobody asked for. They are not counted, so the count does not depend on the kernel.
 
-    T*B*gates*H*(D + H) for the weights; back through the state all steps but the first, whose state is zeros; x if it learns.
+    MACs: T*B*gates*H*(D + H) for the weights; the state in all steps but the first, whose state is zeros; x if it needs a gradient.
     """
     module, x = cls(D, H), torch.randn(T, B, D, requires_grad=needs_grad)
     expected = T * B * gates * H * (D + H) + (T - 1) * B * gates * H * H + needs_grad * T * B * gates * H * D

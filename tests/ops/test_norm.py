@@ -1,5 +1,5 @@
-"""Normalizations against (x - mean) / std * weight + bias on arrays of counting numbers; their gradients by the equations of their
-papers, against torch's values too.
+"""Normalizations against (x - mean) / std * weight + bias on arrays of counting numbers. Their gradients follow the papers'
+equations and also give torch's values.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ MASKS = [mask for mask in itertools.product([True, False], repeat=3) if any(mask
 
 
 def normalized(g, x, axis, mean, deviation, weight, mask, weights=(), centered=True):
-    """Of rows along ``axis``; the weight's gradient is summed over the axes ``weights``."""
+    """Gradients of a norm of rows along ``axis``. The weight's gradient is summed over the axes ``weights``."""
     to_input, to_weight, to_bias = mask
     if to_input or to_weight:
         x = (x - mean if centered else x) * deviation

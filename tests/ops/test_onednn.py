@@ -1,4 +1,4 @@
-"""Linear layers and convolutions of oneDNN and MKL: the product on counting numbers, what is joined to it and follows it."""
+"""Linear layers and convolutions of oneDNN and MKL: the product on counting numbers, and the operations fused with it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def linear() -> Any:
 
 
 def conv() -> Any:
-    """Of 2 groups: each output is made of 2 channels."""
+    """A convolution in 2 groups: each output is made of 2 channels."""
     return numbers(OUTPUTS, K) @ numbers(K) + numbers(OUTPUTS)
 
 
@@ -104,7 +104,7 @@ def test_real_convolutions() -> None:
 
 
 def test_transposed_convolution() -> None:
-    """Each of 4 x 5 x 5 inputs meets 6 x 3 x 3 weights; the first product of an output needs no add; a bias, a relu."""
+    """Each of 4 x 5 x 5 inputs meets 6 x 3 x 3 weights. An output's first product needs no add. Then a bias and a relu."""
     x, out, kernel = Spec((1, 4, 5, 5)), Spec((1, 6, 7, 7)), Spec((6, 4, 3, 3))
     args = x, kernel, B, (0, 0), (0, 0), (1, 1), (1, 1), 1, "relu", (), ""
     products = 100 * 54

@@ -1,4 +1,4 @@
-"""Fused optimizers: the textbook step on counting numbers, and what torch's own plain loop runs."""
+"""Fused optimizers against the textbook step on counting numbers, and against torch's own plain loop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHAPE = (3, 4)
 
 
 class Counting(TorchDispatchMode):
-    """The cost of every operator that returns, or writes, a tensor of the parameter's shape or a list of them."""
+    """Add up the cost of every operator whose first tensor has the parameter's shape."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Counting(TorchDispatchMode):
 
 
 def step_of(optimizer: type[torch.optim.Optimizer], steps: int = 1, device: str = "cpu", **options: Any) -> Cost:
-    """What the operators of the last of so many steps cost."""
+    """The cost of the operators of the last of ``steps`` steps."""
     parameter = torch.nn.Parameter(torch.rand(SHAPE, device=device))
     made = optimizer([parameter], lr=0.1, **options)
     counting = Counting()
@@ -53,13 +53,13 @@ def adam(*, weight_decay: float = 0, decoupled: bool = False, amsgrad: bool = Fa
     with tallying() as tally:
         p, g, m, v = (numbers(*SHAPE) for _ in range(4))
         if maximize:
-            g = np.exp(g)  # its sign
+            g = np.exp(g)  # stands for its sign
         if weight_decay:
             p, g = (p * 0.9, g) if decoupled else (p, g + 0.1 * p)
         m = m + 0.1 * (g - m)
         v = 0.9 * v + (0.1 * g) * g
         if amsgrad:
-            v = np.exp(v)  # the larger one
+            v = np.exp(v)  # stands for the larger one
         _ = p + 0.1 * (m / (np.sqrt(v) / 2 + 1e-8))
     return tally
 
@@ -74,7 +74,7 @@ def test_adam_and_adamw(cls: Any, options: dict[str, Any], device: str) -> None:
     expected = adam(**{**options, "weight_decay": decay, "decoupled": cls is torch.optim.AdamW})
     options = {"weight_decay": 0, "device": device, **options}
     assert expected == step_of(cls, fused=True, **options)
-    if decay or cls is torch.optim.Adam:  # the plain loop of an older AdamW decays by nothing, too
+    if decay or cls is torch.optim.Adam:  # an older AdamW's plain loop multiplies by its decay even if that is 0
         assert expected == step_of(cls, foreach=False, fused=False, **options)
         assert expected == step_of(cls, foreach=True, **options)
 
@@ -141,7 +141,7 @@ def test_unscaling_is_counted() -> None:
 
 
 def test_gradient_scaling() -> None:
-    """x * inv_scale, and whether x is finite; then the scale: found or not, step + 1, enough or not, * growth, finite."""
+    """x * inv_scale and a check that x is finite. For the scale: was inf found, step + 1, enough steps, * growth, is it finite."""
     with tallying() as tally:
         for n in (12, 5):
             np.exp(numbers(n) * 2)

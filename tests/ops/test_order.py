@@ -1,4 +1,4 @@
-"""Sorts, and what is found by sorting, in compares worked out by hand."""
+"""Sorts, and ops that search by sorting, in compares worked out by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Formulas of other libraries: a package that is installed registers its own, and one that raises is named."""
+"""Formulas of other libraries: an installed package registers its own, and one that fails to load is named."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ packages._found.cache_clear()  # this process is a copy of one that has looked
 
 
 def install(folder: Path, name: str, version: str, place: str, **modules: str) -> None:
-    """Install a library into a folder: its modules, and the files that say what it is and what its entry point is."""
+    """Install a library into a folder: its modules, and metadata with its version and its entry point."""
     package = folder / name
     package.mkdir()
     for module, source in {"__init__": "", **modules}.items():
@@ -59,7 +59,7 @@ def install(folder: Path, name: str, version: str, place: str, **modules: str) -
 
 
 def run(fresh: Fresh, folder: Path, before: str = "pass") -> list[str]:
-    """The lines that a new process prints of two counts, with the folder on its path."""
+    """Return the lines that a new process prints for two counts, with the folder on its path."""
     result = fresh.run("-c", PATH.replace("FOLDER", repr(str(folder))) + COUNTS.replace("BEFORE", before))
     assert not result.returncode, result.stderr
     return result.stdout.splitlines()
@@ -67,7 +67,7 @@ def run(fresh: Fresh, folder: Path, before: str = "pass") -> list[str]:
 
 @pytest.mark.parametrize("place", ["acme.flops", "acme.flops:register"])
 def test_an_installed_library_counts(place: str, fresh: Fresh, tmp_path: Path) -> None:
-    """The module itself registers its formula, or the function does that the entry point names."""
+    """The entry point names a module that registers its formula, or a function that does."""
     lines = FORMULAS.strip().splitlines()
     formulas = FORMULAS if place == "acme.flops" else "def register():\n" + "\n".join(f"    {line}" for line in lines)
     install(tmp_path, "acme", "1.2", place, __init__=LIBRARY, flops=formulas)

@@ -1,4 +1,4 @@
-"""Quantized contractions: the product on counting numbers, and what makes quantized or real numbers of it."""
+"""Quantized contractions: the product on counting numbers, and its conversion to quantized or real numbers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REAL, CODES = torch.float32, torch.quint8
 @pytest.fixture(autouse=True)
 def _engine() -> Iterator[None]:
     before = torch.backends.quantized.engine
-    # qnnpack packs zeros where there is no bias
+    # Avoid qnnpack if possible: it packs zeros where there is no bias.
     others = [engine for engine in torch.backends.quantized.supported_engines if engine in ("x86", "fbgemm")]
     torch.backends.quantized.engine = (others or [before])[0]
     yield
@@ -39,7 +39,7 @@ def weight(*shape: int) -> Any:
 
 
 def requantized(sums: Any) -> Any:
-    """Times the scale, rounded, plus the zero point, clamped."""
+    """Multiply by the scale, round, add the zero point, clamp."""
     return other(other(sums * SCALE) + ZERO)
 
 
@@ -138,7 +138,7 @@ def test_conv_dynamic(d: int) -> None:
 
 @pytest.mark.parametrize("d", [1, 2, 3])
 def test_conv_transpose(d: int) -> None:
-    """Each input meets 6 * 3^d weights; each output needs one add less than it has products."""
+    """Each input meets 6 * 3^d weights. Each output needs one add fewer than it has products."""
     x, out, packed = Spec((1, 4, *[4] * d)), Spec((1, 6, *[6] * d)), (Spec((4, 6, *[3] * d)), None)
     products = 4 * 4**d * 6 * 3**d
     outputs = 6 * 6**d

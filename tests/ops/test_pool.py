@@ -1,4 +1,4 @@
-"""Pooling and its gradients against loops over windows of counting numbers, the gradients against torch's values too."""
+"""Pooling and its gradients against loops over windows of counting numbers. The gradients also give torch's values."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def norm(window):
 
 
 def pool(step, batch: int, size: tuple[int, ...], windows: list[list[slice]]) -> Tally:
-    """``step`` of each window, given per dim the slices of its outputs; ``batch`` counts batch times channels."""
+    """Run ``step`` on each window. ``windows`` has the slices of each dim's outputs; ``batch`` is batch times channels."""
     x = numbers(batch, *size)
     with tallying() as tally:
         for b, window in itertools.product(range(batch), itertools.product(*windows)):
@@ -138,12 +138,12 @@ def test_a_norm_as_function():
 
 
 def test_the_largest_of_the_absolute_values():
-    """An infinite norm: 4 absolute values and 3 compares for each of 3 x 3 outputs of 6 planes."""
+    """An infinite norm: 4 absolute values and 3 compares for each of 3 x 3 outputs in 6 planes."""
     assert cost_of(nn.LPPool2d(float("inf"), 2), torch.zeros(2, 3, 6, 6)).flops == 6 * (3 * 3) * (4 + 3)
 
 
 def test_fractional_windows_are_compared_whole():
-    """4 x 4 (x 4) outputs of 6 planes, 2*2 - 1 or 2*2*2 - 1 compares each."""
+    """4 x 4 (x 4) outputs in 6 planes, with 2*2 - 1 or 2*2*2 - 1 compares each."""
     x = torch.zeros(2, 3, 9, 9)
     assert cost_of(nn.FractionalMaxPool2d(2, output_size=4), x).flops == 6 * (4 * 4) * 3
     assert cost_of(F.fractional_max_pool2d, x, 2, output_size=4, return_indices=True).flops == 6 * (4 * 4) * 3
@@ -162,7 +162,7 @@ VOLUME = torch.randn(1, 2, 6, 4, 4, dtype=torch.double)
 
 
 def averages_backward(g, size, windows: Any) -> Any:
-    """Each output's gradient, divided by the elements of its window, to all of them."""
+    """Spread each output's gradient, divided by the size of its window, over the window."""
     out = Sums(*size)
     for at in np.ndindex(g.shape[2:]):
         places = windows(at)
@@ -210,7 +210,7 @@ def test_the_gradient_of_an_adaptive_average() -> None:
 
 
 def maximum_backward(g, x, indices):
-    """Each output's gradient to where its maximum was; several may have had the same."""
+    """Add each output's gradient to the place of its maximum; several windows may share one."""
     out = Sums(*x.shape[:2], int(np.prod(x.shape[2:])), starts=True)
     for b, c, *at in np.ndindex(g.shape):
         out.add((b, c, indices[(b, c, *at)]), g[(b, c, *at)])

@@ -1,4 +1,4 @@
-"""Quantized tensors: dequantize, compute and quantize again on counting numbers."""
+"""Quantized tensors on counting numbers: dequantize, compute, and quantize again."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_dequantize() -> None:
 
 
 def ranged(n: int) -> None:
-    """The least and the greatest, both clamped to 0; (max - min) / steps; clamp(round(lowest - min / scale))."""
+    """The minimum and maximum, both clamped to 0; (max - min) / steps; clamp(round(lowest - min / scale))."""
     row = list(numbers(n))
     for _ in range(2):
         least = row[0]
@@ -100,7 +100,7 @@ def test_arithmetic(name: str) -> None:
 
 
 def test_arithmetic_of_onednn() -> None:
-    """Integers stand for real numbers; the result need not be quantized."""
+    """Its inputs are integer codes of real numbers; its result need not be quantized."""
     codes = Spec(SHAPE, torch.uint8)
     args = codes, SCALE, ZERO, codes, SCALE, ZERO, SCALE, ZERO, torch.uint8
     assert cost_by_name("onednn::qadd", *args, out=codes) == cost_of(ops.add, Q, Q, SCALE, ZERO)

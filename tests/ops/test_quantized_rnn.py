@@ -1,4 +1,4 @@
-"""Quantized recurrent kernels: the same as the layers and cells whose equations test_rnn.py runs."""
+"""Quantized recurrent kernels cost the same as the layers and cells whose equations test_rnn.py runs."""
 
 from __future__ import annotations
 

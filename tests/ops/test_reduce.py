@@ -1,4 +1,4 @@
-"""Reductions, scans and norms: against the textbook definition run on counting numbers, or by hand."""
+"""Reductions, scans and norms, against textbook definitions run on counting numbers, or by hand."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ X = torch.rand(ROWS, K)
 
 
 def by_row(reduce: Any) -> Tally:
-    """The tally of a reduction written for one row, over all rows."""
+    """The tally over all rows of a reduction that is written for one row."""
     with tallying() as tally:
         for row in numbers(ROWS, K):
             reduce(list(row))
@@ -134,7 +134,7 @@ def test_norm_counts_what_is_not_zero() -> None:
 
 @pytest.mark.parametrize("order", [1, -1, float("inf")])
 def test_matrix_norms(order: float) -> None:
-    """The largest (smallest) sum of a column, or of a row."""
+    """The largest (smallest) sum over a column, or over a row."""
     with tallying() as tally:
         matrix = numbers(ROWS, K)
         largest([total([abs(v) for v in line]) for line in (matrix.T if abs(order) == 1 else matrix)])
@@ -163,7 +163,7 @@ def test_frobenius_norm() -> None:
     ("function", "order"), [(torch.norm, "nuc"), (torch.linalg.norm, 2), (torch.linalg.matrix_norm, "nuc")]
 )
 def test_norms_of_singular_values_are_their_decomposition_and_what_joins_them(function: Any, order: Any) -> None:
-    """Of a 7 x 3 matrix: 4 m n^2 - 4/3 n^3 for its 3 singular values, then 2 adds or compares."""
+    """For a 7 x 3 matrix: 4 m n^2 - 4/3 n^3 for its 3 singular values, then 2 adds or compares."""
     assert cost_of(function, torch.randn(7, 3), order).flops == 4 * 7 * 3**2 - 4 * 3**3 // 3 + 2
 
 
@@ -215,7 +215,7 @@ def test_cross_diff_bincount() -> None:
 
 
 def test_histc() -> None:
-    """(x - low) / width and a count per element; without a range, the least and the largest are sought first."""
+    """(x - low) / width and a count per element. Without a range, the minimum and maximum are searched first."""
     x = torch.rand(6)
     assert cost_of(torch.histc, x, 4, 0, 1) == Cost(adds=6 + 6, others=6)
     assert cost_of("histc", x) == Cost(adds=6 + 6, others=6 + 2 * (6 - 1))
@@ -223,9 +223,9 @@ def test_histc() -> None:
 
 @pytest.mark.filterwarnings(
     "ignore:Sparse invariant checks are implicitly disabled"
-)  # torch 2.11, where they are on, too
+)  # torch 2.11 warns even where they are enabled
 def test_the_sum_of_a_sparse_tensor_is_of_what_it_holds() -> None:
-    """[3, 4] matrices of 2 elements each, of which 6 are held: over the columns into 3 rows, then all of them."""
+    """A [3, 4] matrix with 6 stored entries of 2 elements: summed over the columns into 3 rows, then over everything."""
     held = [(0, 0), (0, 1), (0, 3), (1, 2), (2, 0), (2, 3)]
     x = torch.sparse_coo_tensor(torch.tensor(held).T, torch.rand(6, 2), (3, 4, 2), check_invariants=True)
     rows: dict[int, Any] = {}
@@ -242,7 +242,7 @@ MATRIX = Spec((3, 4), torch.float32)
 
 
 def test_renorm() -> None:
-    """Of each row the norm, is it too long, maxnorm / (norm + eps); each element times that."""
+    """For each row: the norm, whether it is too large, maxnorm / (norm + eps). Each element is multiplied by the latter."""
     with tallying() as tally:
         x = numbers(ROWS, K)
         norms = np.sqrt((x * x).sum(1))

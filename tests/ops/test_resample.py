@@ -1,4 +1,4 @@
-"""Resampling against the sum of weighted taps, each number of taps worked out by hand; its gradients by loops over taps."""
+"""Resampling against a sum of weighted taps, with the number of taps worked out by hand. Gradients are loops over the taps."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_bilinear_in_every_spelling():
 
 
 def test_antialiasing_takes_more_taps_as_it_shrinks():
-    """10 to 4 spreads 2 taps over 2*10/4 = 5, and 10 to 3 over 6.67: 7; growing to 20 leaves them 2."""
+    """From 10 to 4, 2 taps spread over 2*10/4 = 5 inputs; from 10 to 3 over 6.67, so 7; growing to 20 keeps 2."""
     x = torch.zeros(2, 3, 10, 10)
     expected = mix(2 * 3 * 4 * 3, 5 * 7)
     assert expected == cost_of(F.interpolate, x, (4, 3), mode="bilinear", antialias=True)
@@ -104,14 +104,14 @@ X = torch.randn(2, 3, 5, 6, dtype=torch.double)
 
 
 def taps(n: int, m: int) -> list[list[tuple[int, float]]]:
-    """Which inputs, of n, each of m outputs is between, and their weights; the corners aligned."""
+    """For each of m outputs, the neighboring inputs (of n) and their weights; corners are aligned."""
     places = [i * (n - 1) / (m - 1) for i in range(m)]
     lower = [min(int(p), n - 2) for p in places]
     return [[(low, 1 - (p - low)), (low + 1, p - low)] for p, low in zip(places, lower, strict=True)]
 
 
 def linear(g, size, new, *settings):
-    """Every output's gradient times the weights of its taps."""
+    """Add every output's gradient, times the weights of its taps, to the inputs."""
     out = Sums(*new)
     dims = [taps(n, m) for n, m in zip(new[2:], size, strict=True)]
     for b, c, *at in np.ndindex(g.shape):
@@ -148,7 +148,7 @@ def test_the_gradient_of_nearest_adds_up() -> None:
 
 
 def test_the_gradient_of_cubic_modes_has_four_taps_per_dim() -> None:
-    """Of 8x8 outputs of 4x4 inputs, 16 products each; the first on each input needs no add."""
+    """16 products for each of 8x8 outputs of a 4x4 input. The first one added to an input needs no add."""
     g = torch.randn(2, 3, 8, 8)
     products = 2 * 3 * (8 * 8) * (4 * 4)
     expected = Cost(muls=products, adds=products - 2 * 3 * 4 * 4)
@@ -164,7 +164,7 @@ def test_the_gradient_of_cubic_modes_has_four_taps_per_dim() -> None:
     ],
 )
 def test_the_gradient_of_antialiased_windows(name: str, width: int) -> None:
-    """12 to 4: as many taps per dim, three times over; 4 stays 4."""
+    """From 12 to 4 there are three times as many taps in that dim; from 4 to 4 as many as before."""
     out, g = Spec((2, 3, 12, 4)), Spec((2, 3, 4, 4))
     products = 2 * 3 * (4 * 4) * (3 * width) * width
     expected = Cost(muls=products, adds=products - 2 * 3 * 12 * 4)
@@ -172,7 +172,7 @@ def test_the_gradient_of_antialiased_windows(name: str, width: int) -> None:
 
 
 def sampler(g, x, grid, mode, padding, aligned, mask):
-    """The sum of the taps, weight by weight: its derivatives by them, and by the place along each dim."""
+    """The output is a weighted sum of taps: derivatives by the taps, and by the place along each dim."""
     to_x, to_grid = Sums(*x.shape, starts=True), Sums(*grid.shape)
     scales = [(n - 1) / 2 for n in x.shape[2:]]
     for b, *at in np.ndindex(grid.shape[:-1]):
@@ -218,7 +218,7 @@ def test_the_gradient_of_grid_sample_by_other_kernels() -> None:
 
 
 def test_the_gradient_of_grid_sample_in_other_modes() -> None:
-    """2x3 maps of 4x3 places. Nearest: its gradient added to one place. Cubic: 16 taps to x, and 2 x 16 to the grid."""
+    """2x3 maps of 4x3 places. Nearest adds the gradient to one place. Cubic has 16 taps to x, and 2 x 16 to the grid."""
     n = 2 * 3 * 4 * 3
     g = torch.randn(2, 3, 4, 3, dtype=torch.double)
     given = g, X, GRID
@@ -229,7 +229,7 @@ def test_the_gradient_of_grid_sample_in_other_modes() -> None:
 
 
 def test_the_gradient_of_affine_grid() -> None:
-    """Each of 2x3 numbers sums over all places the gradient times a coordinate."""
+    """Each of 2x3 numbers sums the gradient times a coordinate over all places."""
     places = 4 * 5
     expected = Cost(macs=2 * 6 * places, muls=2 * 6 * places, adds=2 * 6 * (places - 1))
     g, theta = Spec((2, 4, 5, 2)), Spec((2, 2, 3))

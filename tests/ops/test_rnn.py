@@ -13,7 +13,7 @@ CELLS = {nn.LSTM: nn.LSTMCell, nn.GRU: nn.GRUCell, nn.RNN: nn.RNNCell}
 
 
 def sigmoid(x):
-    """1 operation, as any activation."""
+    """1 operation, like any activation."""
     return np.exp(x)
 
 
@@ -44,7 +44,7 @@ def rnn(x, h, size, bias):
 
 
 def layers(step, rows, inputs, size, *, steps=1, count=1, directions=1, bias=True, projection=0) -> Tally:
-    """``steps`` steps of ``rows`` rows through all layers and directions."""
+    """The tally of ``steps`` steps of ``rows`` rows through all layers and directions."""
     kept = projection or size
     extra = {"projection": projection} if projection else {}
     with tallying() as tally:

@@ -1,4 +1,4 @@
-"""What is put or joined at places, by hand; the gradients of segments against torch's values and on counting numbers."""
+"""Values written, added or reduced into indexed places, by hand. Segments' gradients run on counting numbers and give torch's values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_scattered_adds() -> None:
     x, source, index = torch.zeros(4, K), torch.ones(3, K), torch.tensor([0, 2, 0])
     assert cost_of(torch.index_add, x, 0, index, source) == Cost(adds=3 * K)
     assert cost_of("index_add_", x.clone(), 0, index, source, alpha=2) == Cost(muls=3 * K, adds=3 * K)
-    rows = torch.zeros(2, K, dtype=torch.long)  # source may be larger than what is read of it
+    rows = torch.zeros(2, K, dtype=torch.long)  # source may have more rows than are read
     assert cost_of("scatter_add", x, 0, rows, source) == cost_of(torch.scatter_add, x, 0, rows, src=source)
     assert cost_of("scatter_add_", x.clone(), 0, rows, source) == Cost(adds=2 * K)
 
@@ -63,7 +63,7 @@ def test_putting_is_free_and_accumulating_adds() -> None:
 
 @pytest.mark.parametrize("reduce", ["sum", "mean", "max", "min", "prod"])
 def test_the_gradient_of_segments(reduce: str) -> None:
-    """Of 2 and 3 rows."""
+    """Segments of 2 and 3 rows."""
     x, lengths = torch.randn(5, 2, dtype=torch.double), torch.tensor([2, 3])
     owner = [0, 0, 1, 1, 1]
 

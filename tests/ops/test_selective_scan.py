@@ -1,4 +1,4 @@
-"""Mamba's kernels by their names: the recurrence written step by step on a tape that differentiates; nothing is installed."""
+"""Mamba's kernels, by name: the recurrence, step by step, on a tape that differentiates. The library is a stand-in."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ SCANS = [(1, 2, 1, 1, 1), (2, 3, 4, 2, 1), (1, 4, 5, 3, 2), (3, 2, 3, 4, 1), (2,
 
 
 def scanned(tape: Tape, b: int, d: int, length: int, n: int, g: int, skip: bool = True, gate: bool = True, soft: bool = True, inputs: Any = None) -> list[Variable]:  # fmt: skip
-    """h = exp(dt A) h + dt x B', y = h C: token by token. ``inputs`` are x, dt, B, C and z of each token, made by other operations."""
+    """h = exp(dt A) h + dt x B', y = h C, token by token. ``inputs`` are each token's x, dt, B, C and z if other operations make them."""
     A, D, bias = tape.leaf(1, d, n), tape.leaf(1, d), tape.leaf(1, d)
     h = tape.leaf(b, d, n, needs=False)
     outs = []
@@ -96,12 +96,12 @@ def test_a_selective_scan_is_its_recurrence(mamba: Any, shape: tuple[int, ...], 
     assert last.out == ((b, d, length), (b, d, n))
 
 
-# batch, length, heads, width of a head, groups, states
+# batch, length, heads, head width, groups, states
 HEADS = [(1, 1, 1, 1, 1, 1), (2, 3, 2, 3, 1, 2), (1, 4, 4, 2, 2, 3), (3, 2, 2, 5, 1, 4), (2, 5, 6, 2, 3, 2)]
 
 
 def heads_scanned(tape: Tape, b: int, length: int, h: int, p: int, g: int, n: int, skip: bool, gate: bool, soft: bool, inputs: Any = None) -> list[Variable]:  # fmt: skip
-    """As scanned, with one step and one decay for a head."""
+    """Like ``scanned``, but with one step and one decay per head."""
     A, D, bias = tape.leaf(1, h), tape.leaf(1, h, 1), tape.leaf(1, h)
     state = tape.leaf(b, h, p, n, needs=False)
     outs = []
@@ -179,7 +179,7 @@ CONVS = [(1, 1, 1, 2), (2, 3, 4, 4), (1, 6, 5, 3), (3, 2, 7, 4), (2, 4, 2, 2)]
 
 
 def convolved(tape: Tape, b: int, d: int, length: int, w: int, bias: bool, silu: bool) -> Variable:
-    """A window of w inputs of each output, its padding included; the gradient of an input adds up its w windows."""
+    """Each output has a window of w inputs, padding included. An input's gradient adds up its w windows."""
     x, weight, c = tape.leaf(b, d, length), tape.leaf(d, w), tape.leaf(1, d, 1)
     windows = tape._made((b, d, length, w), Cost(), x)
     tape._then(windows, lambda: tape._give(x, Cost(adds=windows.size - x.size)))
@@ -232,7 +232,7 @@ def test_norms_are_torchs_with_a_residual_and_a_gate(mamba: Any, shape: tuple[in
 
 
 class Mamba2(nn.Module):
-    """The layer of mamba_ssm, as it calls its kernel: https://github.com/state-spaces/mamba, ``mamba_ssm/modules/mamba2.py``."""
+    """mamba_ssm's layer, with its call of the kernel: https://github.com/state-spaces/mamba, ``mamba_ssm/modules/mamba2.py``."""
 
     def __init__(self, call: Any, width: int, h: int, p: int, n: int, w: int = 4) -> None:
         super().__init__()
@@ -267,7 +267,7 @@ class Model(nn.Module):
 
 
 def test_a_model_of_mamba_2_by_hand(mamba: Any) -> None:
-    """Two layers of width 16, 4 heads of 8, 6 states, windows of 4; 2 sequences of 10 tokens of 50."""
+    """Two layers of width 16, 4 heads of 8, 6 states, windows of 4; 2 sequences of 10 tokens, a vocabulary of 50."""
     model = Model(mamba(SPLIT), 50, 16, 2, h=4, p=8, n=6)
     report = fxflops.count(model, torch.randint(50, (2, 10)), backward=True)
     assert report.complete
@@ -279,18 +279,18 @@ def test_a_model_of_mamba_2_by_hand(mamba: Any) -> None:
     conv = tokens * channels * (2 * w - 1 + 1 + 1)  # w multiplies, w - 1 adds, a bias and SiLU
     steps = tokens * h * (1 + 1 + 2)  # a bias, softplus, times A, exp
     scan = tokens * d * (1 + n * 3 + (2 * n - 1) + 2)  # x * dt; decay, input and sum of n states; n with C; D
-    norm = tokens * d * (2 + 2)  # divided, weighted; SiLU, times
+    norm = tokens * d * (2 + 2)  # divide, multiply by the weight; SiLU, multiply
     out_proj = tokens * width * (2 * d - 1)
     layer = in_proj + conv + steps + scan + norm + out_proj + 2 * h  # -exp(A_log)
     outside = 2 * tokens * width * (2 + 1)  # RMS norms, residuals
     assert report.total_flops == 2 * layer + outside + tokens * 50 * (2 * width - 1)
-    # Each product of the forward has two in the backward; the first layer's input learns, too.
+    # Each product of the forward has two in the backward, because the first layer's input needs a gradient too.
     assert sum(each.macs for each in report.counted if each.call.phase == "backward") == 2 * report.total_macs
 
 
 @pytest.mark.parametrize("shape", HEADS)
 def test_a_whole_layer_is_its_parts(mamba: Any, shape: tuple[int, ...]) -> None:
-    """The kernel that does all at once costs what its parts cost as calls of their own, forward and backward."""
+    """The kernel of the whole layer costs what its parts cost as separate calls, forward and backward."""
     b, length, h, p, g, n = shape
     d, w, out = h * p, 4, 5
     channels = d + 2 * g * n
@@ -333,7 +333,7 @@ def test_a_whole_layer_of_mamba_1_is_its_parts(mamba: Any, shape: tuple[int, ...
     )
     tape = Tape()
     x = tape.leaf(b * length, d)
-    x.parts = 1  # its gradient from the scan came first
+    x.parts = 1  # its first gradient came from the scan
     projected = [tape.contract("ti,oi->to", x, tape.leaf(rank + 2 * n, d))]
     projected.append(tape.contract("ti,oi->to", tape.leaf(b * length, rank), tape.leaf(d, rank)))
     projected.append(tape.contract("ti,oi->to", tape.leaf(b * length, d), tape.leaf(out, d)))

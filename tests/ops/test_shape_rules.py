@@ -1,4 +1,4 @@
-"""Shape rules answer plain calls of each spelling, as the kernel does, and are silent where it raises."""
+"""Shape rules answer plain calls like the kernel, however they are spelled. They have no answer where the kernel raises."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_no_answer_where_the_kernel_raises(target: Any, args: tuple[Any, ...]) -
     ],
 )
 def test_the_kernel_is_asked(target: Any, args: tuple[Any, ...]) -> None:
-    """Of dtypes that a real kernel refuses, and of an image without a batch."""
+    """The rule has no answer for dtypes that a real kernel refuses, or for an image without a batch."""
     assert run(target, args, {})[1] is None
 
 

@@ -1,6 +1,6 @@
-"""Shape rules against the kernels on meta, which do not know them: shape, dtype, strides, bytes and place in the storage, and
-whether it is the input or shares its storage. What a call holds meanwhile is held to the allocator, by
-tests/kinds/test_temporaries.py."""
+"""Shape rules against kernels on meta, which run without them: shape, dtype, strides, bytes, storage offset, and whether the
+result is the input or shares its storage. tests/kinds/test_temporaries.py compares the memory held during a call with the
+allocator."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from fxflops.trace.leaves import settings_of
 from tests.ops.draws import META, examples_of, rule_of
 
 OF_THE_CPU = (nn.LayerNorm, F.layer_norm, F.scaled_dot_product_attention)
-"""Those that go another way on meta: attention takes no fused kernel there, and layer norm keeps the strides of dimensions of one
-element, as no device does."""
+"""These must run on the CPU, because meta is different: attention has no fused kernel there, and layer norm keeps the strides of
+size-1 dims, which no device does."""
 
 
 def on_the_cpu(value: Any) -> Any:
-    """The same with tensors and modules of the CPU."""
+    """The same value, with its tensors and modules on the CPU."""
     if isinstance(value, nn.Module):
         return value.to_empty(device="cpu")
     if isinstance(value, torch.Tensor):
@@ -35,7 +35,7 @@ def on_the_cpu(value: Any) -> Any:
 
 
 def run(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-    """What the kernel and the rule say; None for a call that raises, or a rule that cannot tell."""
+    """Return the kernel's result and the rule's; None for a call that raises, or for a rule without an answer."""
     if target in OF_THE_CPU:
         args, kwargs = on_the_cpu(args), {name: on_the_cpu(value) for name, value in kwargs.items()}
     with torch.no_grad():
@@ -86,7 +86,7 @@ def spelled(target: Any) -> str:
 
 
 def is_empty(out: Any, args: tuple[Any, ...]) -> bool:
-    """Return True if a result, as :func:`run` returns it, has no elements: of those a rule answers more easily."""
+    """Return whether a result of :func:`run` has no elements: rules answer for these more easily."""
     tensors = tensors_in(args)[:1] if isinstance(out, str) else tensors_in(out)
     shapes = [tensor.shape for tensor in tensors] or [out[0] if isinstance(out, tuple) else ()]
     return any(0 in shape for shape in shapes)
@@ -110,7 +110,7 @@ def test_a_rule_says_what_the_kernel_does(target: Any) -> None:
 
 
 LEAST = 0.2
-"""The share of a kernel's calls that a rule answers at least: of those with elements in their result, odd ones among them."""
+"""The share of calls that a rule must at least answer. Only results with elements count; arguments often have odd strides."""
 
 
 def lying_at(sizes: tuple[int, ...], strides: tuple[int, ...] | None = None, dtype: Any = None) -> torch.Tensor:

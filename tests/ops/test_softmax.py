@@ -1,4 +1,4 @@
-"""Softmax and its relatives against their definitions on arrays of counting numbers; the gradients against torch's values too."""
+"""Softmax and its relatives against their definitions on arrays of counting numbers. The gradients also give torch's values."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_softmax2d_is_over_the_channels():
 
 
 def test_softmax_of_torch_flops():
-    """3 per element less 1 per row."""
+    """3 per element, less 1 per row."""
     assert cost_of("softmax", torch.zeros(12, 197, 197), -1).flops == 12 * 197 * (3 * 197 - 1)
 
 
@@ -73,7 +73,7 @@ def test_log_softmax_subtracts_the_log_of_the_sum():
 
 def test_masked_softmax() -> None:
     with tallying() as tally:
-        x = np.exp(numbers(2, 2, 5, 5))  # the selection
+        x = np.exp(numbers(2, 2, 5, 5))  # stands for the selection by the mask
         e = np.exp(x)
         e / e.sum(-1, keepdims=True)
     x, mask = torch.rand(2, 2, 5, 5), torch.zeros(2, 2, 5, 5, dtype=torch.bool)

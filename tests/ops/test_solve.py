@@ -1,4 +1,4 @@
-"""Solutions, inverses, determinants and functions of matrices: textbook algorithms on counting numbers, or by hand."""
+"""Solves, inverses, determinants and matrix functions: textbook algorithms on counting numbers, or by hand."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def gauss_jordan(a: Any) -> None:
 
 
 def run(*steps: Any) -> Tally:
-    """Of two systems each."""
+    """The tally of these steps for two systems."""
     with tallying() as tally:
         for _ in range(2):
             for step in steps:
@@ -115,12 +115,12 @@ def test_determinants() -> None:
     )
     for function in (torch.linalg.slogdet, torch.slogdet, aten._linalg_slogdet.default):
         assert logarithms == cost_of(function, A)
-    # Of each matrix the sign is compared with -1, and the logarithm or nan is selected.
+    # For each matrix, compare the sign with -1, and select the logarithm or nan.
     assert cost_of(torch.slogdet, A).plus(Cost(others=2 * len(A))) == cost_of(torch.logdet, A)
 
 
 def test_lstsq() -> None:
-    """R, then the reflections of the right-hand sides, then the solve."""
+    """R, then the reflections applied to the right-hand sides, then the solve."""
     tall, sides = torch.rand(2, 6, N), torch.rand(2, 6, R)
     parts = [
         cost_of(torch.geqrf, tall),
@@ -136,7 +136,7 @@ def test_by_singular_values() -> None:
     thin, values = cost_of(torch.linalg.svd, matrices, False), cost_of(torch.linalg.svdvals, matrices)
     with tallying() as tally:
         for _ in range(2):
-            s = np.log(numbers(N))  # compares with the tolerance
+            s = np.log(numbers(N))  # stands for the compares with the tolerance
             _ = (numbers(N, N) * (1 / s)) @ numbers(N, 6)
     pseudo = cost_of(torch.linalg.pinv, matrices)
     assert tally == pseudo._replace(others=pseudo.others - thin.others)
@@ -195,7 +195,7 @@ def test_polar_and_root() -> None:
 
 @pytest.mark.parametrize("n", [2, 3, 5])
 def test_vander(n: int) -> None:
-    """x, x * x, x * x * x: each is the one before times x."""
+    """x, x * x, x * x * x: each is the previous one times x."""
     with tallying() as tally:
         for _ in range(max(n - 2, 0)):
             _ = numbers(7) * numbers(7)

@@ -1,4 +1,4 @@
-"""spconv's convolutions by the names of their functions: pairs of points, found one by one; the library itself where it is installed."""
+"""spconv's convolutions, by the names of their functions: pairs of points, found one by one. Uses the library if it is installed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHAPES = [(1, 1, 1), (4, 3, 2), (9, 2, 5), (12, 4, 4), (7, 8, 1)]
 
 
 class Conv(torch.autograd.Function):
-    """Each output adds up its neighbours, by the weights of their places; the pairs are listed for each place."""
+    """Each output adds up its neighbors, weighted by their relative places. The pairs are listed per place."""
 
     @staticmethod
     def forward(ctx: Any, features: Any, filters: Any, pairs: Any) -> Any:
@@ -41,7 +41,7 @@ class Conv(torch.autograd.Function):
 
 
 def points(n: int) -> tuple[torch.Tensor, int]:
-    """The pairs of n points of a grid, [inputs and outputs, places, points], -1 where there is none; and their number."""
+    """Return the pairs of n grid points as [inputs and outputs, places, points], with -1 for no pair, and the number of pairs."""
     at = [(i // 4, (i * 3) % 4) for i in range(n)]
     pairs = torch.full((2, len(OFFSETS), n), -1, dtype=torch.int32)
     number = 0

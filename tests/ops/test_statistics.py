@@ -1,4 +1,4 @@
-"""Statistics, histograms, integrals and norms kept: textbook definitions on counting numbers, or by hand."""
+"""Statistics, histograms, integrals and norms along kept dims: textbook definitions on counting numbers, or by hand."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_cov_and_corrcoef() -> None:
 
 
 def test_weighted_cov() -> None:
-    """Weights multiply the sum for the mean and the centered values; two of them are multiplied first."""
+    """Weights multiply the values summed for the mean, and the centered values. Two kinds of weights are first multiplied together."""
     plain = cost_of(torch.cov, X)
     frequencies, importances = torch.ones(N, dtype=torch.int64), torch.rand(N)
     one = cost_of(torch.cov, X, fweights=frequencies)
@@ -79,7 +79,7 @@ def test_gradient() -> None:
 
 
 def test_histogram() -> None:
-    """As histc: 1 subtraction and 1 divide to find the bin, 1 add to count; both ends; a search between 5 edges is 3 deep."""
+    """Like histc: 1 subtraction and 1 divide find the bin, 1 add counts; without a range, search both ends. Among 5 edges, 3 compares."""
     n = X.numel()
     ranged = cost_of(torch.histogram, X, 4, range=(0.0, 1.0))
     assert ranged == Cost(adds=2 * n, others=n)
@@ -94,7 +94,7 @@ def test_histogram() -> None:
 
 
 def test_histogramdd() -> None:
-    """5 samples in 2 dims, of 4 and 2 bins: as above in each dim, and 1 add per sample."""
+    """5 samples in 2 dims with 4 and 2 bins: as above in each dim, and 1 add per sample."""
     samples, limits = torch.rand(5, 2), [0.0, 1.0, 0.0, 1.0]
     found = Cost(adds=2 * 5 + 5, others=2 * 5)
     assert cost_of(torch.histogramdd, samples, [4, 2], range=limits) == found

@@ -1,4 +1,4 @@
-"""Training steps dispatch no operator that is unknown, and a gradient's parameters are those of the operator."""
+"""Training steps dispatch no unknown operator, and a gradient formula's parameters are those of its operator."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ aten = torch.ops.aten
 
 
 class Counting(TorchDispatchMode):
-    """Counts every operator that is dispatched, and notes those that no formula knows."""
+    """Add up the cost of every dispatched operator, and collect the operators that no formula knows."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Counting(TorchDispatchMode):
 
 @pytest.fixture
 def there(device: str) -> Iterator[str]:
-    """The device to run on, which tensors and layers are made on, too. Other devices have other operators."""
+    """Run on this device, with tensors and layers made there too. Other devices dispatch other operators."""
     if device == "cpu":
         yield device
         return
@@ -51,7 +51,7 @@ def there(device: str) -> Iterator[str]:
 
 
 def step(loss: Callable[[], torch.Tensor]) -> Cost:
-    """Everything that a loss and its gradients dispatch, all of it known."""
+    """Return the cost of everything a loss and its gradients dispatch; every operator must be known."""
     with Counting() as counting:
         loss().backward()
     assert counting.unknown == set()
@@ -82,7 +82,7 @@ CNNS = {
 
 @pytest.mark.parametrize("name", CNNS)
 def test_cnns(name: str, there: str) -> None:
-    """Their products are those that FlopCounterMode counts."""
+    """Their multiply-accumulates equal FlopCounterMode's."""
     x, model = image(), copy.deepcopy(CNNS[name]).to(there)
     total = step(lambda: model(x).square().mean())
     with FlopCounterMode(display=False) as counter:
@@ -165,13 +165,13 @@ def test_a_unet(there: str) -> None:
 @pytest.mark.parametrize("cls", [nn.LSTM, nn.GRU, nn.RNN])
 @pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True, "dropout": 0.1}])
 def test_recurrent_layers(cls: Any, options: dict[str, Any], there: str) -> None:
-    """The gradients of inputs and weights are each as many products as the forward, of 3 steps and 2 sequences."""
+    """The gradients of inputs and weights each take as many products as the forward: 3 steps of 2 sequences."""
     model, x = cls(5, 4, **options), torch.randn(3, 2, 5, requires_grad=True)
     state = torch.zeros(4 if options else 1, 2, 4, requires_grad=True)
     hx = (state, state) if cls is nn.LSTM else state
     weights = sum(weight.numel() for weight in model.parameters() if weight.ndim == 2)
     assert step(lambda: model(x, hx)[0].sum()).macs == 3 * (3 * 2) * weights
-    with torch.device("cpu"):  # where the lengths have to be
+    with torch.device("cpu"):  # the lengths must be on the CPU
         packed = nn.utils.rnn.pack_sequence([torch.randn(3, 5), torch.randn(2, 5)]).to(there)
     step(lambda: model(packed)[0].data.sum())
 
@@ -324,7 +324,7 @@ GRADIENTS = {
 
 
 def test_parameters_stand_where_the_operator_has_them() -> None:
-    """Most kernels of other devices do not run here, and each version of torch lacks some operators."""
+    """Compare names with the schemas: most kernels of other devices do not run here, and each torch version lacks some operators."""
     compared, apart = 0, []
     for name, function in sorted(GRADIENTS, key=str):
         packet = getattr(aten, name.removeprefix("aten::"), None)

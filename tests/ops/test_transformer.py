@@ -1,4 +1,4 @@
-"""Layers of a transformer in one call: the same as the calls they stand for, whose own tests run the definitions."""
+"""Transformer layers in one call cost the same as the calls they replace, whose own tests run the definitions."""
 
 from __future__ import annotations
 

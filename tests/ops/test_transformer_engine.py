@@ -1,4 +1,4 @@
-"""Transformer Engine's modules by the names of their forwards: as the same layers of torch."""
+"""Transformer Engine's modules, by the names of their forwards: they count like the same layers of torch."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def made(cls: Any, shapes: dict[str, tuple[int, ...]], **attributes: Any) -> nn.
 
 
 def both(module: nn.Module, x: torch.Tensor) -> dict[str, Any]:
-    # A GPU's kernel of RMS norm is whole, where the CPU makes it of parts.
+    # Count for a GPU: its RMS norm is one kernel, the CPU's is made of parts.
     report = fxflops.count(module, x, backward=True, device="cuda")
     assert report.complete
     return {

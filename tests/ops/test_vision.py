@@ -1,4 +1,4 @@
-"""torchvision's operators and their gradients, by hand and against counting numbers. They are found by name: none need be installed."""
+"""torchvision's operators and their gradients, by hand and against counting numbers. They are found by name: it need not be installed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_deformable_convolution_is_a_convolution_of_samples():
 
 
 def test_nms_compares_every_pair_of_boxes():
-    """4 boxes: 4 areas of 3 operations, 6 pairs of 13."""
+    """4 areas of 3 operations for 4 boxes, and 13 operations for each of 6 pairs."""
     assert cost_by_name("torchvision::nms", Spec((4, 4)), Spec((4,)), 0.5, out=Spec((2,))).flops == 4 * 3 + 6 * 13
 
 
@@ -49,7 +49,7 @@ N = BOXES * CHANNELS * POOLED * POOLED
 
 @pytest.mark.parametrize(("ratio", "samples"), [(3, 3 * 3), (-1, 5 * 4)])
 def test_roi_align_gives_each_sample_back_to_four_pixels(ratio: int, samples: int) -> None:
-    """Without a ratio the plane of 10x8 in bins of 5x4."""
+    """Without a ratio, the 10x8 plane has bins of 5x4 samples."""
     expected = Cost(muls=4 * N * samples, adds=4 * N * samples, others=N)
     args = GRAD, ROIS, 1.0, POOLED, POOLED, *IMAGE, ratio, False
     assert cost_by_name("torchvision::_roi_align_backward", *args, out=IMAGE) == expected

@@ -1,4 +1,4 @@
-"""vLLM's kernels of a paged cache by the names of their functions."""
+"""vLLM's kernels of a paged cache, by the names of their functions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def vllm() -> Iterator[Any]:
 
 
 class Decodes(nn.Module):
-    """One new token of each sequence: its key and value are written, and its query reads the pages."""
+    """One new token per sequence: its key and value are written to the cache, and its query reads the pages."""
 
     def __init__(self, find: Any, lengths: Any, h: int, d: int, second: bool = False) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ def test_a_token_meets_the_keys_of_its_sequence(vllm: Any, lengths: list[int], s
     h, d = 4, 8
     model = Decodes(vllm, torch.tensor(lengths, dtype=torch.int32), h, d, second)
     report = fxflops.count(model, torch.randn(len(lengths), h, d))
-    assert report.complete, report.missing  # what the kernel wrote is not taken for unwritten memory
+    assert report.complete, report.missing  # the kernel's output is not mistaken for unwritten memory
     [attention] = [each for each in report.counted if each.call.op == "attention"]
     assert whole(summed(*(textbook(1, s, h, d, d) for s in lengths)), attention.cost)
     assert attention.macs == report.total_macs == h * sum(lengths) * 2 * d
@@ -73,7 +73,7 @@ def test_lengths_without_values_count_as_the_longest(vllm: Any) -> None:
 
 
 class Writes(nn.Module):
-    """A kernel that writes its result to what it is given."""
+    """Calls a kernel that writes its result to an argument."""
 
     def __init__(self, call: Any) -> None:
         super().__init__()

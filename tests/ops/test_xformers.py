@@ -1,4 +1,4 @@
-"""xformers' attention by the names of its functions and masks: the textbook's, and the pairs of masks one by one."""
+"""xformers' attention, by the names of its functions and masks: textbook attention, and the pairs of masks one by one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def attention() -> Iterator[Any]:
 
 
 def mask(kind: str, **attributes: Any) -> Any:
-    """A mask of xformers' class of this name."""
+    """A mask whose class has the name of one of xformers' classes."""
     made = type(kind, (), {})()
     vars(made).update(attributes)
     return made

@@ -1,4 +1,4 @@
-"""A textbook formula held to torch twice: it computes what the operator computes, and on counting numbers it costs what we say."""
+"""Check a textbook formula against torch twice: it computes the operator's values, and on counting numbers it costs the same."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.oracle import Number, Tally, cost_of, numbers, tallying
 
 
 def one(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function as 1 operation that is neither an add nor a multiply: a compare, an exponential, a root."""
+    """Make a function count as 1 operation that is neither an add nor a multiply: a compare, an exponential, a root."""
     return lambda x, *rest: np.exp(x) if is_counting(x) else function(x, *rest)
 
 
@@ -31,14 +31,14 @@ rsqrt = one(lambda x: x**-0.5)
 
 
 def pick(condition: Any, chosen: Any, otherwise: Any) -> Any:
-    """The value of one branch, given as it is or as a function; counting numbers only take the first, which computes more."""
+    """The value of one branch, given as a value or as a function. Counting numbers always take the first, which computes more."""
     if is_counting(condition):
         return _value(chosen)
     return np.where(condition, _value(chosen), _value(otherwise))
 
 
 def between(x: Any, low: float, high: float, inside: Any, outside: Any) -> Any:
-    """The value of one branch by two bounds: 2 compares."""
+    """The value of one branch, selected by two bounds: 2 compares."""
     return pick(above(x, low), lambda: pick(below(x, high), inside, outside), outside)
 
 
@@ -47,7 +47,7 @@ def _value(branch: Any) -> Any:
 
 
 class Sums:
-    """An array to add to: the first value of an element needs no add, but where it ``starts`` at zero."""
+    """An array to add to. The first value added to an element needs no add, unless the array ``starts`` at zero."""
 
     def __init__(self, *shape: int, starts: bool = False) -> None:
         self.array = np.full(shape, 0.0 if starts else None, dtype=object)
@@ -62,13 +62,13 @@ class Sums:
             self.array[place] = value if present is None else present + value
 
     def result(self) -> Any:
-        """What was added up, zero where nothing was."""
+        """Return the sums, with zero where nothing was added."""
         self.array[self.array == None] = 0.0  # noqa: E711
         return self.array
 
 
 def tally_of(textbook: Callable[..., Any], *args: Any, **kwargs: Any) -> Tally:
-    """What the formula does, run on counting numbers in place of the floating tensors."""
+    """Return the tally of the formula, run on counting numbers in place of the floating-point tensors."""
 
     def counting(tensor: torch.Tensor) -> Any:
         return numbers(*tensor.shape) if tensor.is_floating_point() else tensor.numpy()
@@ -80,7 +80,7 @@ def tally_of(textbook: Callable[..., Any], *args: Any, **kwargs: Any) -> Tally:
 
 
 def computes(textbook: Callable[..., Any], expected: Any, *args: Any, **kwargs: Any) -> None:
-    """Check that the formula gives these tensors; None is a gradient not asked for."""
+    """Check that the formula gives these tensors; None stands for a gradient that was not asked for."""
     args, kwargs = tree_map_only(torch.Tensor, lambda tensor: tensor.detach().numpy(), (args, kwargs))
     found = tree_leaves(textbook(*args, **kwargs))
     for got, want in zip(found, tree_leaves(expected), strict=True):
@@ -89,6 +89,6 @@ def computes(textbook: Callable[..., Any], expected: Any, *args: Any, **kwargs: 
 
 
 def agrees(overload: Any, textbook: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-    """Check both of an operator that runs here, whose arguments the formula takes as they are."""
+    """Check both values and cost. The operator must run here, and the formula must take its arguments unchanged."""
     computes(textbook, overload(*args, **kwargs), *args, **kwargs)
     assert tally_of(textbook, *args, **kwargs) == cost_of(overload, *args, **kwargs)

@@ -1,4 +1,4 @@
-"""The textbook of recurrent layers back through time, step by step: for values, and for counting numbers."""
+"""Textbook backpropagation through time for recurrent layers, step by step: for values and for counting numbers."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tests.ops.textbook import above, is_counting, pick
 from tests.oracle import numbers
 
 H = 4
-"""The hidden units of every layer."""
+"""The number of hidden units in every layer."""
 
 
 def sigmoid(x):
     return 1 / (1 + np.exp(-x))
 
 
-# What the forward saves of a step, and its new state
+# Each step returns what the forward saves of it, and the new state.
 
 
 def lstm(x, state, w_ih, w_hh, b_ih, b_hh):
@@ -42,7 +42,7 @@ def rnn(x, state, w_ih, w_hh, b_ih, b_hh, activation=np.tanh):
     return (h,), (h, state[1])
 
 
-# From the gradient of the state after a step to those of the sums of both products, and of the state before
+# Each turns the gradient of the state after a step into the gradients of both products' sums, and of the state before.
 
 
 def lstm_back(dh, dc, i, f, g, o, before, t):
@@ -80,7 +80,7 @@ STEPS = {
 
 
 def forward(kind, x, weights):
-    """The results of one layer in one direction, what its steps saved, and the states before them."""
+    """Return the results of one layer in one direction, what its steps saved, and the states before the steps."""
     state = np.zeros((2, x.shape[1], H))
     saved, before, out = [], [], []
     for step in x:
@@ -92,7 +92,7 @@ def forward(kind, x, weights):
 
 
 def back(kind, x, weights, saved, before, g, mask):
-    """The gradients of one layer in one direction: of its input and its weights."""
+    """Return the gradients of one layer in one direction: of its input and of its weights."""
     w_ih, w_hh = weights[:2]
     carried = numbers(2, *g.shape[1:]) if is_counting(g) else np.zeros((2, *g.shape[1:]))
     dh, dc = carried
@@ -111,7 +111,7 @@ def back(kind, x, weights, saved, before, g, mask):
 
 
 def layers(kind, x, g, weights, directions=1, mask=(True, True)):
-    """All gradients of stacked layers: of the input, and of the weights in torch's order."""
+    """Return all gradients of stacked layers: of the input, and of the weights in torch's order."""
     runs, size = [], 4 if any(weight.ndim == 1 for weight in weights) else 2
     inputs = x
     for at in range(0, len(weights), size * directions):

@@ -1,4 +1,4 @@
-"""The simulated allocator against traces of the real one, and under random use."""
+"""The simulated allocator, against traces of the real one and under random use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MIB = 2**20
 
 
 def recorded() -> Iterator[tuple[str, list[dict[str, Any]], dict[str, Any]]]:
-    """The traces of 48 runs on an H100, each from an empty device on, with the figures of torch.cuda.memory_stats."""
+    """Yield the traces of 48 runs on an H100, each from an empty device, with the figures of torch.cuda.memory_stats."""
     with gzip.open(RECORDED, "rt") as file:
         for text in file:
             line = json.loads(text)
@@ -42,7 +42,7 @@ def replayed(allocator: CachingAllocator, entries: list[dict[str, Any]]) -> list
 
 
 class Placed(CachingAllocator):
-    """An allocator whose driver gives segments at the recorded addresses."""
+    """An allocator whose driver places segments at the recorded addresses."""
 
     def __init__(self, entries: list[dict[str, Any]]) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ def test_where_the_driver_puts_segments_hardly_matters() -> None:
 
 
 def snapshot_of(allocator: CachingAllocator, trace: list[dict[str, Any]], **settings: Any) -> dict[str, Any]:
-    """The allocator as ``torch.cuda.memory._snapshot()`` shows one, after the events of a trace."""
+    """The allocator in the form of ``torch.cuda.memory._snapshot()``, with the events of a trace."""
     states = {True: "active_allocated", False: "inactive"}
     return {
         "segments": [
@@ -102,7 +102,7 @@ def snapshot_of(allocator: CachingAllocator, trace: list[dict[str, Any]], **sett
 
 
 def second_half(entries: list[dict[str, Any]]) -> tuple[CachingAllocator, list[dict[str, Any]], CachingAllocator]:
-    """The allocator in the middle of a trace and at its end, and the events between, at the simulation's addresses."""
+    """Return the allocator in the middle of a trace and at its end, and the events between, at the simulation's addresses."""
     before, after = CachingAllocator(), CachingAllocator()
     events, simulated = list[dict[str, Any]](), dict[int, int]()
     requests = [entry for entry in entries if entry["action"] in ("alloc", "free_completed")]
@@ -127,13 +127,13 @@ def second_half(entries: list[dict[str, Any]]) -> tuple[CachingAllocator, list[d
 
 
 def test_a_recording_that_begins_warm_is_reproduced() -> None:
-    """Of each trace only the second half is kept, with the segments as they are at its end."""
+    """Only the second half of each trace is kept, with the segments at its end."""
     same = 0
     for case, entries, _ in recorded():
         before, events, after = second_half(entries)
         restored = CachingAllocator.from_snapshot(snapshot_of(after, events))
         assert restored.reserved == before.reserved, case
-        # A block may have kept a rest too small to split, which nothing in the recording shows.
+        # A block may have kept a remainder too small to split, which the recording does not show.
         same += restored.segments == before.segments
         assert all(given == simulated for given, simulated in replayed(restored, events)), case
         assert restored.segments == after.segments, case
@@ -208,14 +208,14 @@ def test_an_expandable_segment_grows_by_pages() -> None:
     first = allocator.allocate(25 * MIB)  # two pages of 20 MiB
     assert allocator.reserved == 40 * MIB
     assert allocator.allocate(14 * MIB) == first + 25 * MIB
-    assert allocator.allocate(30 * MIB) == first + 39 * MIB  # one MiB was left: it takes that, and two pages
+    assert allocator.allocate(30 * MIB) == first + 39 * MIB  # one MiB was left: it takes that and two new pages
     assert allocator.reserved == 80 * MIB
     small = allocator.allocate(512)
     assert allocator.reserved == 82 * MIB
     allocator.free(small)
     allocator.free(first)
     allocator.empty_cache()
-    assert allocator.reserved == 60 * MIB  # of 25 MiB freed at its beginning, one page is free as a whole
+    assert allocator.reserved == 60 * MIB  # of the 25 MiB freed at its beginning, only one page is wholly free
 
 
 def test_power_of_two_divisions_round_up() -> None:

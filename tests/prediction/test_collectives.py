@@ -1,4 +1,4 @@
-"""Collectives within a node against what NCCL was measured to take, on rows that no fit used."""
+"""Collectives within a node, against times measured with NCCL that no fit used."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fxflops.distributed import Links, StepPrediction, simulate, step_prediction
 from tests.distributed import simulates
 
 pytestmark = [simulates, pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")]
-LINKS = Links(within=32e9, across=1e9, node=8)  # those of an L40S are not in the table
+LINKS = Links(within=32e9, across=1e9, node=8)  # the table has no links of an L40S
 MIB = 2**20
-MEASURED = [  # of ai-dynamo/aiconfigurator 095f58a51c4c (Apache-2.0), seconds; bytes are those of the whole tensor
+MEASURED = [  # from ai-dynamo/aiconfigurator 095f58a51c4c (Apache-2.0), in seconds, with the bytes of the whole tensor
     ("H100 SXM", "all_reduce", 4, 8 * MIB, 62.62e-6),
     ("H100 SXM", "all_reduce", 4, 256 * MIB, 1182.5e-6),
     ("H100 SXM", "all_gather", 8, 16 * MIB, 67.81e-6),
@@ -32,7 +32,7 @@ MEASURED = [  # of ai-dynamo/aiconfigurator 095f58a51c4c (Apache-2.0), seconds; 
 
 
 def predicted(device: str, op: str, ranks: int, nbytes: int) -> StepPrediction:
-    """What a step that makes this collective alone is predicted to take."""
+    """Predict a step that only makes this collective."""
 
     def build(mesh: Any) -> Any:
         layer = nn.Linear(1, 1)
@@ -74,7 +74,7 @@ def test_more_bytes_or_more_ranks_never_take_less() -> None:
 
 
 def test_a_card_without_measured_links_takes_its_bound() -> None:
-    """An H100 PCIe is a Hopper, but has no NVLink to every other card."""
+    """An H100 PCIe is a Hopper, but has no NVLink to all other cards."""
     known, unknown = (predicted(device, "all_reduce", 4, 64 * MIB) for device in ("H100 SXM", "H100 PCIe"))
     assert known.share_of_bounds < 0.1
     assert unknown.share_of_bounds > 0.9

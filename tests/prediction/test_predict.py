@@ -1,4 +1,4 @@
-"""Predictions against measurements that no fit used, and what they promise of themselves."""
+"""Predictions against measurements that no fit used, and against the errors that they state."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from fxflops.prediction.chips import CHIPS
 from fxflops.roofline.devices import Device, find_device
 
 MEASURED = Path(__file__).parents[2] / "benchmarks" / "results" / "gpu" / "operations.csv"
-"""Times of operations by torch's own kernels on an H100, which the fits of products and attention did not see."""
+"""Times of torch's own kernels on an H100, which the fits of products and attention did not use."""
 
 
 def rows(family: str, dtype: str) -> list[tuple[str, float]]:
-    """The shapes and seconds of a family's forward calls in weights' own layout."""
+    """Return the shapes and seconds of a family's forward calls, with weights in their own layout."""
     with MEASURED.open() as file:
         return [
             (row["shapes"], float(row["seconds"]))
@@ -88,7 +88,7 @@ def test_attention_grows_with_its_work(causal: bool) -> None:
 
 
 def test_attention_to_a_cache_takes_as_long_as_its_bytes() -> None:
-    """The formula of prefills has it 2 to 5 times slower: a kernel of one query splits the keys instead."""
+    """The formula for prefills would be 2 to 5 times slower, because a kernel for one query splits the keys instead."""
     measured = [(numbers(shapes), seconds) for shapes, seconds in rows("attention", "bf16") if "q=1 " in shapes]
     assert len(measured) == 4
     for sizes, seconds in measured:
@@ -96,7 +96,7 @@ def test_attention_to_a_cache_takes_as_long_as_its_bytes() -> None:
         k = torch.empty(sizes["b"], 8, sizes["k"], 128, dtype=torch.bfloat16, device="meta")
         predicted = count(Attention(False), (q, k, k)).predict("H100 SXM").seconds
         assert predicted < 1.1 * seconds
-        if sizes["b"] > 1:  # smaller ones take what the host takes
+        if sizes["b"] > 1:  # smaller ones take the host's time
             assert predicted == pytest.approx(seconds, rel=0.2)
 
 
@@ -124,7 +124,7 @@ def test_what_is_not_known_is_said() -> None:
     assert prediction.families == {}
     assert (prediction.error, prediction.share_of_bounds) == (None, 1.0)
     assert "bounds only" in str(prediction)
-    # Nothing is predicted, so that no line says "predicted"; the next call is named.
+    # Nothing is predicted, so the headline does not say "predicted". The next line names the call that helps.
     headline, said, *_ = str(prediction).splitlines()
     assert headline.startswith("MI300X: at least ")
     assert "predicted" not in headline
@@ -168,7 +168,7 @@ def test_a_calibration_is_saved_and_read(tmp_path: Path) -> None:
 
 
 def test_a_calibration_may_be_of_any_card() -> None:
-    """A card with half the multiprocessors, peaks and bandwidth takes twice as long, but for constants."""
+    """A card with half the multiprocessors, peaks and bandwidth takes twice as long, up to constants."""
     known = next(found for found in shipped() if found.device == "H100 SXM")
     whole = find_device("H100 SXM")
     half = Device("half", {dtype: peak / 2 for dtype, peak in whole.peaks.items()}, whole.bandwidth / 2)
@@ -205,7 +205,7 @@ def test_an_unknown_device_is_an_error() -> None:
 
 
 def test_eager_waits_for_the_host_where_it_is_slower() -> None:
-    """Small kernels take as long as the host launches them, large ones as long as in a graph, but for the first launch."""
+    """Small kernels take the host's launch time. Large ones take as long as in a graph, except for the first launch."""
     with torch.device("meta"):
         small = count(nn.Sequential(*[nn.ReLU() for _ in range(100)]), torch.empty(8))
         large = count(nn.Sequential(*[nn.ReLU() for _ in range(100)]), torch.empty(2**28))
@@ -241,7 +241,7 @@ def test_leaving_a_card_out_uses_no_row_of_it() -> None:
 
 
 def test_attention_backward_on_an_h100_takes_about_three_forwards() -> None:
-    """Flash attention's backward pass took 2.9 to 4.3 times the forward pass on the H100 of benchmarks/results/gpu."""
+    """On the H100 of benchmarks/results/gpu, flash attention's backward pass took 2.9 to 4.3 times the forward pass."""
     q = torch.empty(8, 16, 2048, 128, dtype=torch.bfloat16, device="meta", requires_grad=True)
 
     class Net(nn.Module):
@@ -255,7 +255,7 @@ def test_attention_backward_on_an_h100_takes_about_three_forwards() -> None:
 
 
 def test_convolutions_that_cudnn_may_compute_in_tf32_are_not_predicted_as_f32() -> None:
-    """torch's own setting lets cuDNN take tensor cores, eight times as fast as an A100's f32; a T4 has none for f32."""
+    """By default torch lets cuDNN use tensor cores, eight times as fast as an A100's f32. A T4 has none for f32."""
     with torch.device("meta"):
         report = count(nn.Conv2d(64, 128, 3, padding=1), torch.empty(8, 64, 56, 56))
 
@@ -280,7 +280,7 @@ def test_convolutions_that_cudnn_may_compute_in_tf32_are_not_predicted_as_f32() 
     ],
 )
 def test_each_tensor_of_a_convolution_is_a_product_of_all_its_macs(layer: nn.Module, size: tuple[int, ...]) -> None:
-    """Forward, the gradient of the input and that of the weights are one kernel each, and each has as many MACs as the forward."""
+    """The forward, the gradient of the input and the gradient of the weights are one kernel each, with as many MACs as the forward."""
     report = count(layer, torch.randn(size, requires_grad=True), backward=True)
     by_op = {each.call.op: (each, kernels_of(each)) for each in report.counted if each.macs}
     assert sorted(len(kernels) for _, kernels in by_op.values()) == [1, 2]
@@ -291,7 +291,7 @@ def test_each_tensor_of_a_convolution_is_a_product_of_all_its_macs(layer: nn.Mod
 
 
 def test_an_image_needs_no_gradient() -> None:
-    """The weights' gradient of a patch embedding is [1024, 25,088] @ [25,088, 768]: 128 images of 14 x 14 patches."""
+    """A patch embedding only has the weights' gradient: [1024, 25,088] @ [25,088, 768], for 128 images of 14 x 14 patches."""
     with torch.device("meta"):
         report = count(nn.Conv2d(3, 1024, 16, 16), torch.empty(128, 3, 224, 224), backward=True)
     [kernels] = [kernels_of(each) for each in report.counted if each.call.op == "conv_backward"]
@@ -307,7 +307,7 @@ def test_an_image_needs_no_gradient() -> None:
     ],
 )
 def test_depthwise_convolutions(channels: int, side: int, kernel: int, measured: float, basis: str) -> None:
-    """Measured on an H100 (benchmarks/results/gpu/operations.csv); as products they would be predicted 4 to 14 times as long."""
+    """Measured on an H100 (benchmarks/results/gpu/operations.csv). Predicted as products, they would take 4 to 14 times as long."""
     with torch.device("meta"):
         layer = nn.Conv2d(channels, channels, kernel, padding=kernel // 2, groups=channels, bias=False)
         report = count(layer, torch.empty(32, channels, side, side), device="cuda")

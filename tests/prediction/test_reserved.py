@@ -1,4 +1,4 @@
-"""Predicted reserved memory against what the allocator of an H100 reserved for the same models, and its own bookkeeping."""
+"""Predicted reserved memory, against what an H100's allocator reserved for the same models, and its own bookkeeping."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ MIB, GIB = 2**20, 2**30
 
 @cache
 def recorded() -> dict[str, dict[str, Any]]:
-    """The figures of torch.cuda.memory_stats for each of the runs on an H100."""
+    """Return the figures of torch.cuda.memory_stats of each recorded run on an H100."""
     with gzip.open(RECORDED, "rt") as file:
         return {line["case"]: line["figures"] for line in map(json.loads, file)}
 
 
 def counted(case: str) -> Report:
-    """The count of a recorded run, made on meta."""
+    """Count a recorded run on meta."""
     name, way = case.split(", ", 1)
     make = memory.OPTIMIZERS.get(way.removesuffix(memory.CHECKPOINTED))
     with torch.device("meta"):
@@ -46,7 +46,7 @@ WITHOUT_KERNEL_BUFFERS = [
     "latent attention, inference",
     "latent attention, SGD",
 ]
-"""Runs of plain torch in whose peak no kernel holds a buffer of its own."""
+"""Runs of plain torch where no kernel holds a buffer of its own at the peak."""
 
 
 @pytest.mark.parametrize("case", WITHOUT_KERNEL_BUFFERS)
@@ -87,7 +87,7 @@ TRAINING = {"backward": True, "optimizer": torch.optim.AdamW}
 @pytest.mark.parametrize(
     ("make", "given", "device", "workspaces"),
     [
-        # What the 48 recorded runs had beside their tensors: 32 MiB and 1 MiB for a bias, in each thread that needs them.
+        # What the 48 recorded runs used in addition to tensors: 32 MiB, and 1 MiB for a bias, in each thread that needs them.
         (Mlp, {}, "H100", 33 * MIB),
         (lambda: Mlp(bias=False), {}, "H100", 32 * MIB),
         (Mlp, TRAINING, "H100", 65 * MIB),
@@ -118,7 +118,7 @@ def test_the_figures_agree() -> None:
 
 
 def test_the_second_step_has_the_state_that_the_first_made() -> None:
-    """Weights, gradients and two states of AdamW are there at once, whatever else is."""
+    """Weights, gradients and AdamW's two states exist at the same time, whatever else does."""
     weights = 4 * (512 * 512 + 512) * 4
     trained, learned = (report(rows=8, **given).reserved("A100") for given in (TRAINING, {"backward": True}))
     assert trained.allocated - trained.workspaces >= 4 * weights
@@ -144,7 +144,7 @@ def test_it_fits_where_it_does() -> None:
 
 
 def test_what_does_not_fit_names_the_next_call() -> None:
-    """A batch can be made smaller; weights, gradients and AdamW's two states, 16 bytes a parameter, cannot."""
+    """The batch can be made smaller. Weights, gradients and AdamW's two states, 16 bytes per parameter, cannot."""
     state = 16 * sum(p.numel() for p in Mlp().parameters())
 
     def lines(room: int, **given: Any) -> str:
@@ -172,7 +172,7 @@ def test_what_was_never_measured_with_cuda_says_so(card: str, is_nvidia: bool) -
 
 
 class Growing(nn.Module):
-    """Asks for more and more, of which each request fits no block of the one before."""
+    """Asks for more and more memory; no request fits into a block of an earlier one."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for size in range(16, 160, 16):

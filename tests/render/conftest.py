@@ -1,4 +1,4 @@
-"""A small vision transformer's figures, as the renderers are handed them: four blocks alike, a head, work of its own."""
+"""The figures of a small vision transformer, as renderers receive them: four equal blocks, a head, and the model's own work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Axes: places in proportion, and round values beside them."""
+"""Axes: positions in proportion, and labels at round values."""
 
 from __future__ import annotations
 

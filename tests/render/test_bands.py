@@ -1,4 +1,4 @@
-"""A quantity over a size: bands on top of one another, at their lengths."""
+"""A quantity as a function of a size: stacked bands, each as high as its values."""
 
 from __future__ import annotations
 

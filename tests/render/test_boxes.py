@@ -1,4 +1,4 @@
-"""Boxes: modules inside one another, identical ones in one, and the tensors between them."""
+"""Boxes: nested modules, identical modules in one box, and the tensors between boxes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROOT = module("", "Net", [module("stem"), module("h", "ModuleList", [block(f"h.{
 
 
 def blocks() -> list[GraphNode]:
-    """A stem, and three blocks that add what they compute to what they are given."""
+    """A stem, and three blocks that add their result to their input."""
     nodes, last = [node("x", "", kind="input", flops=0), node("stem", "stem", "x")], "stem"
     for i in range(3):
         nodes.append(node(f"fc{i}", f"h.{i}.fc", last, flops=5))
@@ -66,7 +66,7 @@ def test_what_computes_nothing_is_passed_through_unless_it_joins() -> None:
         node("a", "a", "x"),
         node("drop", "drop", "a", flops=0),
         node("embed", "embed", "x", flops=0),
-        node("pair", "", "a", "embed", kind="function", flops=0, op=""),  # a tuple is made, which is no operator
+        node("pair", "", "a", "embed", kind="function", flops=0, op=""),  # makes a tuple, which is not an operator
         node("cat", "", "drop", "embed", kind="function", flops=0, op="cat"),
         node("view", "", "cat", kind="function", flops=0, op="view"),
         node("b", "b", "view"),

@@ -1,4 +1,4 @@
-"""Charts as pictures and in a page: the same elements, areas in proportion, names that stay names."""
+"""Charts as pictures and in a page: the same elements, areas in proportion, escaped names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_page_has_the_drawing_of_the_picture() -> None:
     assert CHART.body in picture(CHART, "")
     assert "a &lt;b&gt;" in placed(CHART)
     assert 'aria-label="&lt;Net&gt; &amp; co"' in placed(CHART)
-    assert "<style>" not in placed(CHART)  # the page has it once
+    assert "<style>" not in placed(CHART)  # the page has one for all charts
 
 
 def paths(svg: str) -> dict[str, str]:
@@ -32,10 +32,10 @@ def paths(svg: str) -> dict[str, str]:
 
 def test_steps_hold_until_the_next_edge_on_top_of_one_another() -> None:
     shown = paths(areas([0, 50, 100], [("a", "#111111", [40, 20]), ("<b>", "#222222", [10, 30])], stepped=True))
-    # 1000 units are the plot: from below, a is 400 and then 200 high, and both together are 500.
+    # The plot is 1000 units high. From below, a is 400 and then 200 high, and both together are 500.
     assert shown["a"] == "M0 1000V600H500V800H1000V1000Z"
     assert shown["<b>"] == "M0 1000V500H1000V1000Z"
-    assert [*shown] == ["<b>", "a"]  # what is in front covers what is behind
+    assert [*shown] == ["<b>", "a"]  # the one in front covers the one behind
 
 
 def test_bands_are_lines_from_point_to_point() -> None:

@@ -18,7 +18,7 @@ def untimed(row: TreeRow) -> TreeRow:
 
 
 def test_where_the_flops_and_the_time_are_and_what_was_slowest(vit):
-    # 4 x 1.8 of 11.43 GFLOPs, and half of the 60 ms of the blocks, of 62.5 ms; the last block took 18 ms
+    # 4 x 1.8 of 11.43 GFLOPs, and half of the blocks' 60 ms, of 62.5 ms in all. The last block took 18 ms.
     assert (
         conclusion(vit)
         == "63% of FLOPs and 48% of time in 4 Mlp (blocks.*.mlp); 35% of FLOPs and 24% of time in 4 Attention (blocks.*.attn); "

@@ -43,7 +43,7 @@ def test_bars_of_flops_where_nothing_was_timed(vit):
 def test_a_narrow_table_shows_only_what_the_bars_show(vit):
     assert (
         cost_lines(vit, 50, color=False)[1] == "blocks.*.mlp  Mlp (x4)          30.00 ms  48.0  █"
-    )  # 2 cells remain: 0.96 of one
+    )  # 2 cells remain, of which 48% are 0.96
     assert max(map(len, cost_lines(vit, 50, color=False))) <= 50
 
 

@@ -1,4 +1,4 @@
-"""Two reports side by side: their numbers as they are given, bars by their sizes, names that stay names."""
+"""Two reports side by side: exact numbers, bars in proportion, escaped names."""
 
 from __future__ import annotations
 

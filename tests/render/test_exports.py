@@ -1,4 +1,4 @@
-"""Tables and their exports: what goes in comes out of every format, and no name of a module does harm in any."""
+"""Tables and their exports: every format returns the values that went in, and a module's name cannot do harm in any."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Parsed(HTMLParser):
 
 
 def named(*names: str) -> nn.Module:
-    """A model whose modules are called so."""
+    """A model whose modules have these names."""
     model = nn.Sequential()
     for name in names:
         model.add_module(name, nn.Linear(4, 4))
@@ -67,7 +67,7 @@ def test_csv_holds_raw_values() -> None:
     rows = list(csv.DictReader(io.StringIO(TABLE.to_csv())))
     assert rows[0] == {"op": "linear", "flops": str(2**60), "seconds": "0.5"}
     assert rows[1] == {"op": "scan", "flops": "", "seconds": ""}
-    assert rows[2]["flops"] == "-3"  # a number is no formula
+    assert rows[2]["flops"] == "-3"  # a number is not a formula
     assert float(rows[2]["seconds"]) == 1e-9
 
 
@@ -114,7 +114,7 @@ def test_a_column_without_values_has_no_unit_in_a_paper() -> None:
         ("50% & $1 #2 {x}", r"50\% \& \$1 \#2 \{x\}"),
         (r"\input{x}", r"\textbackslash{}input\{x\}"),
         ("a<b>c|d~e^f", r"a\textless{}b\textgreater{}c\textbar{}d\textasciitilde{}e\textasciicircum{}f"),
-        ("[1] f32[1,3]", "{}[1] f32[1,3]"),  # else an argument of the line break before it
+        ("[1] f32[1,3]", "{}[1] f32[1,3]"),  # otherwise LaTeX takes it for an argument of the line break before it
         ("*", "{}*"),
         ("a\nb", r"a\textbackslash{}nb"),
     ],
@@ -154,9 +154,9 @@ def test_dataframe_holds_raw_values() -> None:
     pytest.importorskip("pandas")
     frame = TABLE.to_dataframe()
     assert list(frame.columns) == ["op", "flops", "seconds"]
-    assert frame["flops"][0] == 2**60  # as a float it would not be
+    assert frame["flops"][0] == 2**60
     assert frame["flops"].isna().tolist() == [False, True, False]
-    assert frame["flops"].sum() == 2**60 - 3
+    assert frame["flops"].sum() == 2**60 - 3  # floats would lose the 3
     assert frame["seconds"].sum() == 0.5 + 1e-9
 
 
@@ -200,7 +200,7 @@ def test_a_narrow_terminal_says_what_it_has_no_room_for(columns: Callable[[int],
         shown = lines[0].split()
         left_out = lines[-1].removeprefix("no room for ").split(", ") if "no room" in lines[-1] else []
         assert {"op", "module", "FLOPs"} <= set(shown)
-        assert "phase" not in shown  # all of it is the forward
+        assert "phase" not in shown  # all calls are of the forward
         assert {"target", "counts"} <= set(shown if width == 200 else left_out)
 
 
@@ -350,7 +350,7 @@ def test_every_view_exports_its_provenance(view: str) -> None:
     origin = f"a: {report.provenance}; b: {report.provenance}" if view == "diff" else report.provenance
     assert {row["provenance"] for row in json.loads(str(found.to_json()))} == {origin}
     cells = {row["provenance"] for row in csv.DictReader(io.StringIO(str(found.to_csv()), newline=""))}
-    assert cells == {origin if view == "diff" else f"'{origin}"}  # no formula for a spreadsheet
+    assert cells == {origin if view == "diff" else f"'{origin}"}  # quoted: not a formula for a spreadsheet
     assert "=mine &lt;1&gt; · fxflops" in str(found.to_markdown()).splitlines()[-1]
     assert str(found.to_latex()).startswith(f"% {origin}\n")
     for text in (str(found._as_table().to_html()), found._repr_html_()):
@@ -367,9 +367,9 @@ def test_a_name_with_a_line_break(tmp_path: Path) -> None:
     assert [len(str(text).splitlines()) for text in (table.to_markdown(), table.to_latex())] == [
         5,
         9,
-    ]  # a line of the provenance, after an empty one
+    ]  # an empty line and the provenance
     *parts, _, _ = str(report.to_markdown()).splitlines()
-    notes = [line for line in parts if line.startswith("- ")]  # what the screen says besides, each in one line
+    notes = [line for line in parts if line.startswith("- ")]  # what else the screen says, one line each
     assert len(parts) == 4 + 1 + len(notes)
     assert len(str(report.to_latex()).splitlines()) == 10 + len(notes)
     assert len(str(report.by_module()).splitlines()) == 4
@@ -383,7 +383,7 @@ def test_a_report_for_a_paper_has_the_parts_that_cost_most(monkeypatch: pytest.M
     report = count(model, torch.randn(8, 1000)).with_name("mine")
     lines = str(report.to_markdown()).splitlines()
     assert lines[0] == "| module | class | modules | params (k) | MACs (M) | FLOPs (M) | FLOPs % |"
-    # 8 x 500 outputs of 2000 FLOPs and as many of 1000, 8 x 10 of 1000
+    # 8 x 500 outputs of 2000 FLOPs and as many of 1000; 8 x 10 of 1000
     assert lines[2] == "| 0..1 | Sequential | 2 | 751.0 | 6.00 | 12.01 | 99.3 |"
     assert lines[3] == "| 2 | Linear | 1 | 5.01 | 0.04 | 0.08 | 0.7 |"
     assert lines[4] == "| total | Sequential | 1 | 756.0 | 6.04 | 12.09 | 100.0 |"

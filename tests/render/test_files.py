@@ -1,4 +1,4 @@
-"""The files that exports are written into, and what is said of a folder that is not there."""
+"""The files that exports write, and the error for a folder that does not exist."""
 
 from __future__ import annotations
 

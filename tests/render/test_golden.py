@@ -1,4 +1,4 @@
-"""What is printed, as it was looked at and found good: on a terminal of a fixed width, by a clock that tells made-up times.
+"""Printed output against approved files, on a terminal of a fixed width and with a fake clock.
 
 ``python tests/render/test_golden.py`` writes the files anew.
 """
@@ -31,7 +31,7 @@ from fxflops.run import graph_run as run
 GOLDEN = Path(__file__).parent / "golden"
 WIDTH = 100
 MS = 2**-10
-"""About a millisecond, of which sums are exact."""
+"""About a millisecond. It is a power of two, so that sums are exact."""
 
 
 class Attention(nn.Module):
@@ -146,7 +146,7 @@ class UNet(nn.Module):
 
 
 def zeros_of(name: str) -> nn.Module:
-    """A model of torchvision with zeros for weights: to draw 100 million at random takes as long as the model runs."""
+    """A torchvision model with zeros as weights: drawing 100 million random numbers takes as long as running it."""
     with torch.device("meta"):
         model = torchvision.models.get_model(name, weights=None)
     for tensor in model.to_empty(device="cpu").state_dict().values():
@@ -171,7 +171,7 @@ FIRST: dict[str, Callable[[], fxflops.Report]] = {
     "unet": lambda: fxflops.count(UNet(), torch.zeros(1, 3, 256, 256)),
     "training": training,
 }
-"""Runs of which the first screen alone is kept: its conclusion has to name what dominates, and what to speed up first."""
+"""Runs for which only the first screen is kept. Its conclusion must name what dominates, and what to speed up first."""
 CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor]]] = {
     "resnet50": (lambda: zeros_of("resnet50"), lambda: torch.zeros(1, 3, 224, 224)),
     "vit_b_16": (lambda: zeros_of("vit_b_16"), lambda: torch.zeros(1, 3, 224, 224)),
@@ -182,13 +182,13 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor]]] = {
 
 @contextlib.contextmanager
 def terminal(**environment: str) -> Iterator[Terminal]:
-    """A terminal of 100 columns, and a machine of two cores whose clock goes on by some 1, 2, 3, 1 ... ms each time it is read."""
+    """A terminal of 100 columns, and a machine of two cores whose clock advances by about 1, 2, 3, 1 ... ms at each reading."""
     steps = itertools.accumulate(itertools.cycle((MS, 2 * MS, 3 * MS)))
     now: Any = lambda: next(steps)  # noqa: E731
     screen = Terminal()
     with (
         mock.patch.dict(os.environ, {"COLUMNS": str(WIDTH), "TERM": "xterm-256color", **environment}),
-        mock.patch.object(run, "SECONDS_CAP", SECONDS_CAP),  # by this clock nothing waits for it
+        mock.patch.object(run, "SECONDS_CAP", SECONDS_CAP),  # with this clock nobody waits
         mock.patch.object(run, "time", types.SimpleNamespace(perf_counter=now)),
         mock.patch.object(Usage, "now", side_effect=lambda: Usage(read := now(), read, 0)),
         mock.patch.object(meter.Clock.__init__, "__defaults__", (now,)),
@@ -200,7 +200,7 @@ def terminal(**environment: str) -> Iterator[Terminal]:
 
 
 def printed(name: str, **environment: str) -> str:
-    """The summary, the tree and the largest rows of the table."""
+    """Print the summary, the tree and the largest rows of the table."""
     make, given = CASES[name]
     torch.manual_seed(0)
     model = make()
@@ -213,7 +213,7 @@ def printed(name: str, **environment: str) -> str:
         flops.print_result_table(sort_by="flops", top=4, columns=["node_op", "op_target", "flops", "time"])
     text = re.sub(r"(?m)^measured .*\n(    .*\n)*", "", screen.getvalue())  # versions, the date and the machine
     text = re.sub(r"\(\S*test_golden\.py:\d+\)", "(here)", text)
-    # a node of several calls shares its time out as its calls took it, by the clock of the machine
+    # a node of several calls divides its time among them by the machine's own clock
     return re.sub(r"(?m)^by operator, time.*$", lambda line: re.sub(r"[\d.]+%", "..%", line[0]), text)
 
 

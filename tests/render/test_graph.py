@@ -1,4 +1,4 @@
-"""The picture of a graph: well-formed, boxes inside those that hold them, none over another, edges that end at boxes."""
+"""The picture of a graph: well-formed, boxes inside their parents and without overlaps, edges that end at boxes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def net() -> Box:
 
 
 def rectangles(element: ElementTree.Element, x: float = 0, y: float = 0) -> dict[str, Rectangle]:
-    """The place of each box in the picture, by its tooltip."""
+    """Return each box's place in the picture, by its tooltip."""
     found: dict[str, Rectangle] = {}
     for group in element.findall(f"{SVG}g"):
         dx, dy = map(float, re.findall(r"-?[\d.]+", group.get("transform", "0 0")))

@@ -19,7 +19,7 @@ ATTACK = "</script><img src=x onerror=alert(1)>"
 
 
 class Elements(HTMLParser):
-    """Collects the elements of a page and checks that each that is opened is closed."""
+    """Collect the elements of a page, and check that every opened element is closed."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The icicle of modules: heights in proportion, identical modules together, names that stay names."""
+"""The icicle of modules: heights in proportion, identical modules together, escaped names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def block(place: int, name: str, op: str = "add") -> list[Tile]:
     ]
 
 
-# Three identical blocks, whose own work is named after different operators, and a head: of 400.
+# Three identical blocks, whose own work is named after different operators, and a head; 400 in all.
 ROOT = Tile("Net", "Net", "", None, 1, "", {})
 HEAD = Tile("head", "Linear", "head", 0, 1, "linear", {NAME: 100})
 NET = [ROOT, *block(1, "0"), *block(5, "1", "mul"), *block(9, "2"), HEAD]
@@ -32,7 +32,7 @@ SHARES = {"Net": 100, "0..2": 75, "0.<fc>": 45, "0.act": 15, "0": 15, "head": 25
 
 
 def drawn(tiles: list[Tile], **options: int) -> list[dict[str, str]]:
-    """The tiles: their attributes, the lines of their titles and their texts."""
+    """Return the attributes, tooltip lines and texts of each tile."""
     body = icicle_chart(blocks(tiles, [METRIC]), METRIC, [NAME], "Net", **options).body
     return [
         {

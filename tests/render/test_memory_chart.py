@@ -1,4 +1,4 @@
-"""Memory over the run: heights in proportion, the peak, the band of what never changes, and the owners."""
+"""Memory over the run: heights in proportion, the peak, the band of constant memory, and the owners."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def timeline(*activations: int, params: int = 600, peak: int = 1000, phases: str
 
 
 def drawn(memory: MemoryTimeline, **options: bool) -> tuple[dict[str, str], list[str]]:
-    """The paths of the areas by name, and all texts."""
+    """Return the areas' paths by name, and all texts."""
     root = ElementTree.fromstring(picture(memory_chart(memory, "Net", **options), "torch 9"))
     areas = {path.findtext(f"{SVG}title") or "": path.get("d", "") for path in root.iter(f"{SVG}path")}
     return areas, ["".join(each.itertext()) for each in root.iter(f"{SVG}text")]

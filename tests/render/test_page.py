@@ -58,7 +58,7 @@ def data(trained):
 
 
 def totals(data, name):
-    """The value of each tile with all that is in it."""
+    """Return the value of each tile, including the tiles inside it."""
     tiles = data["tiles"]
     found = list(tiles["own"][name])
     for i in range(len(found) - 1, 0, -1):
@@ -175,7 +175,7 @@ def test_several_models_and_steps_add_up_too():
     assert totals(found, "macs forward")[at(found, "encoder")] == p.report["encoder"].total.macs
 
 
-# What is too much
+# Pages with too much data
 
 
 def many(tiles=2, calls=2, states=0) -> Page:
@@ -344,7 +344,7 @@ def test_it_loads_nothing_and_admits_only_its_own_scripts(trained):
 
 
 def test_the_policy_names_the_hash_of_each_script():
-    assert "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='" in policy([""])  # of nothing, as is well known
+    assert "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='" in policy([""])  # the hash of an empty text
 
 
 def named_badly() -> nn.Module:

@@ -1,4 +1,4 @@
-"""The page, and the block for notebooks, as a browser shows them; skipped where there is none."""
+"""The page, and the block for notebooks, as a browser shows them. Skipped without a browser."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def browser():
 
 
 class Opened:
-    """A page, and everything that went wrong in it or that it asked for."""
+    """A page, with every error it logged and every request it made."""
 
     def __init__(self, browser, text: str, path: Path, wait: str = "html[data-ready]", scheme: str = "light") -> None:
         path.write_text(text, encoding="utf8")
@@ -52,7 +52,7 @@ class Opened:
         return self.page.locator(f"{selector} text:visible").all_text_contents()
 
     def column(self, name: str) -> list[str]:
-        """The cells under a header of the table, as shown."""
+        """Return the cells under a header of the table, as shown."""
         heads = [head.strip() for head in self.texts("#table th")]
         return self.texts(f"#table tbody tr:not(.gap) td:nth-child({heads.index(name) + 1})")
 
@@ -62,7 +62,7 @@ class Opened:
         return [cell.get_attribute("title") for cell in cells.all()]
 
     def choose(self, name: str, within: str) -> None:
-        """By the keyboard: charts that are drawn as they come into sight may move a button from under the mouse."""
+        """Use the keyboard: a chart is drawn when it comes into view, which may move a button away from the mouse."""
         radio = self.page.locator(within).get_by_role("radio", name=name, exact=True)
         radio.focus()
         radio.press("Space")
@@ -341,10 +341,10 @@ def test_it_prints_on_a_few_pages_with_the_first_rows(browser, tmp_path):
     opened = Opened(browser, rendered(data), tmp_path / "printed.html")
     pdf = opened.page.pdf(format="A4")
     assert len(re.findall(rb"/Type\s*/Page\b", pdf)) <= 3
-    assert opened.page.locator("#table tbody tr:not(.gap)").count() < 100  # the window is back
+    assert opened.page.locator("#table tbody tr:not(.gap)").count() < 100  # only the visible rows again
     opened.page.emulate_media(media="print")
     opened.page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    opened.page.set_viewport_size({"width": 720, "height": 1000})  # A4 without its margins
+    opened.page.set_viewport_size({"width": 720, "height": 1000})  # A4 without margins
     assert opened.page.locator("#table tbody tr").count() == 40
     assert opened.page.evaluate("document.documentElement.scrollWidth") == 720
     assert opened.wrong == []

@@ -20,7 +20,7 @@ def mlp(path: str, flops: int) -> TreeRow:
 
 
 def stage(path: str, blocks: int, mlp_flops: int, first: int = 0) -> TreeRow:
-    """A list of blocks, each a convolution of 10 FLOPs and an MLP; the first block has ``first`` FLOPs more."""
+    """A list of blocks with a convolution of 10 FLOPs and an MLP each; the first block has ``first`` FLOPs more."""
     made = []
     for i in range(blocks):
         inside = [row(f"{path}.{i}.conv", "Conv2d", 10), mlp(f"{path}.{i}.mlp", mlp_flops)]

@@ -1,4 +1,4 @@
-"""The page of ranks: its bars by hand, which rank it names, and names that stay names."""
+"""The page of ranks: bars by hand, the rank that it names, escaped names."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def page(ranks: list[RankFigures], **more: str) -> str:
 
 
 def bars(text: str, heading: str) -> list[list[float]]:
-    """The widths of the bars of each rank, in the section with this id."""
+    """Return the widths of each rank's bars, in the section with this id."""
     section = text.partition(f'id="{heading}-title"')[2].partition("</section>")[0]
     return [[float(each) for each in re.findall(r"width:([\d.]+)%", row)] for row in section.split("</tr>")[:-1]]
 
 
 def test_the_conclusion_names_the_rank_with_the_most_or_what_all_have() -> None:
-    # The mean of 1 s and 3 s is 2 s, that of 2 GiB and 4 GiB is 3 GiB; 6 of 8 MiB are sent along dp.
+    # The mean of 1 s and 3 s is 2 s, the mean of 2 GiB and 4 GiB is 3 GiB. 6 of 8 MiB are sent along dp.
     assert conclusion(PAIR, "400 FLOPs, most in mlp") == (
         "slowest: rank 1, 3.00 s, 1.50x the mean; each computes 1.00 kFLOPs; highest peak: rank 1, 4.00 GiB, 1.33x the mean; "
         "each sends 4.00 MiB, 75% of it in dp; repeated: 400 FLOPs, most in mlp"
@@ -64,7 +64,7 @@ def test_names_are_escaped_and_no_script_may_run() -> None:
     assert "<script" not in text
     assert "onclick" not in text
     assert "script-src 'none'" in text
-    assert '<th scope="col" class="n">FLOPs</th></tr>' in text  # a column without values is left out
+    assert '<th scope="col" class="n">FLOPs</th></tr>' in text  # columns without values are left out
 
 
 def test_of_many_ranks_those_with_the_most_are_drawn() -> None:

@@ -1,4 +1,4 @@
-"""Calls under the roofline: places by hand, names where there is room, and the bounds in words."""
+"""Calls under the roofline: places by hand, names where there is room, and bounds in words."""
 
 from __future__ import annotations
 

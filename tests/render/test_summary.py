@@ -155,7 +155,7 @@ def test_lines_of_what_was_measured(vit, change, line):
 
 
 def test_the_work_outside_the_model_is_shown_beside_its_forward(vit):
-    other = TreeRow("(outside: cross_entropy)", "", OUTSIDE, 1, 0, 0, 1_433_937_000)  # of 11_433_937_000 in all
+    other = TreeRow("(outside: cross_entropy)", "", OUTSIDE, 1, 0, 0, 1_433_937_000)  # of 11_433_937_000 in total
     root = vit.root._replace(children=(*vit.root.children, other))
     text = summary(replace(vit, root=root, backward_flops=22_000_000_000))
     line = "training 33.43 G     FLOPs of forward 10.00 G · outside the model 1.43 G · backward 22.00 G"
@@ -200,9 +200,9 @@ def test_a_block_that_was_observed_for_long_is_said_to_be_too_long(vit):
 @pytest.mark.parametrize(
     ("loading", "workers", "advice"),
     [
-        # 8 s of loading beside 2 s of other work: 4 loaders at work give a batch as often as the loop takes one.
+        # 8 s of loading and 2 s of other work: 4 loaders return a batch as often as the loop takes one.
         (8.0, 0, "about 4 workers (num_workers=4)"),
-        # Three workers load for the whole 10 s, so all batches together take 30 s of loading, beside 5 s of other work.
+        # Three workers load during all 10 s: the batches took 30 s of loading, and there are 5 s of other work.
         (5.0, 3, "about 6 workers (num_workers=6)"),
         (1.0, 0, "about 1 worker (num_workers=1)"),
         (9.9, 0, "loading takes about 99 times as long as the rest of the loop"),

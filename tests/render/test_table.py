@@ -213,10 +213,10 @@ def test_grid():
     ("width", "header"),
     [
         (46, ["operator", "calls", "flops"]),
-        (40, ["operator", "calls", "flops"]),  # operators are cut
+        (40, ["operator", "calls", "flops"]),  # operator names are cut
         (33, ["operator", "flops"]),
         (25, ["operator"]),
-        (9, ["operator"]),  # as narrow as it gets
+        (9, ["operator"]),  # as narrow as possible
     ],
 )
 def test_what_is_expendable_is_left_out_where_cutting_is_not_enough(width, header):

@@ -79,8 +79,8 @@ def test_bar(percent, expected):
     [
         (None, "conv  one per multiply-add"),
         (26, "conv  one per multiply-add"),
-        (25, "conv  one per\n      multiply-add"),  # never within a word's hyphen
-        (10, "conv  one\n     per m\n     ultip\n     ly-ad\n     d"),  # the indent is half of it at most
+        (25, "conv  one per\n      multiply-add"),  # never at a hyphen within a word
+        (10, "conv  one\n     per m\n     ultip\n     ly-ad\n     d"),  # the indent is at most half the width
     ],
 )
 def test_wrapped_below_its_own_column(width, expected):

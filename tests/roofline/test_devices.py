@@ -1,4 +1,4 @@
-"""The table of devices: found by any of their names, dense peaks, the makers' documents named."""
+"""The table of devices: found by any of their names, with dense peaks and the makers' documents."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_dtype_without_a_peak_is_computed_in_another() -> None:
     assert t4.peak("bf16") == t4.peak("f32") == 8.1e12
     assert t4.peak("c64") == t4.peak("f32")
     assert t4.peak("f8") == t4.peak("f16") == 65e12
-    assert t4.peak("") == t4.peak("i8") == 130e12  # nothing is faster than the fastest
+    assert t4.peak("") == t4.peak("i8") == 130e12  # without a dtype, the fastest peak
 
 
 def test_bandwidth_of_caches() -> None:
@@ -81,7 +81,7 @@ def test_devices_that_cannot_be(peaks: dict[str, float], bandwidth: float) -> No
 
 
 def test_no_kernel_was_measured_faster_than_the_launch_of_a_listed_device() -> None:
-    in_a_stream, in_a_graph = 1.13e-6, 1.0007e-6  # an H100 SXM, by benchmarks/gpu
+    in_a_stream, in_a_graph = 1.13e-6, 1.0007e-6  # measured on an H100 SXM by benchmarks/gpu
     for device in DEVICES:
         assert 0 < device.launch < min(in_a_stream, in_a_graph)
 
@@ -119,7 +119,7 @@ TYPED = {  # what people type: the device, and the GB on its box
     "H200": ("H200", 141),
     "H800": ("H800 SXM", 80),
     "GH200": ("GH200", 96),
-    "NVIDIA GH200 480GB": ("GH200", 96),  # 480 GB of the CPU's
+    "NVIDIA GH200 480GB": ("GH200", 96),  # the CPU has 480 GB
     "B200": ("B200", 180),
     "B300": ("B300", 288),
     "GB200": ("GB200", 186),
@@ -181,7 +181,7 @@ def test_names_that_people_type_with_the_memory_of_the_card() -> None:
     wrong = {}
     for typed, (name, gigabytes) in TYPED.items():
         device = find_device(typed)
-        # GB on boxes are GB or GiB; ECC takes a sixteenth of some, the driver a little of all.
+        # GB on boxes mean GB or GiB. ECC takes a sixteenth on some cards, the driver a little on all.
         has_memory = device.memory and 0.91 * gigabytes * 1e9 <= device.memory <= gigabytes * 2**30
         if device.name != name or not has_memory:
             wrong[typed] = device.name, device.memory

@@ -1,4 +1,4 @@
-"""Which device a run was made on; the measured_peaks of one in no table are measured, once."""
+"""Which device a run was made on. If the table does not have the device, its peaks are measured, once."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_measured_once() -> None:
     if "busy" not in device.source:
         assert measured("cpu", ["f32", "f64"]) == device
         assert time.perf_counter() - start < first / 10
-    assert first < 6  # of a busy machine
+    assert first < 6  # even on a busy machine
     assert device.measured
     assert device.source.startswith(f"measured by GEMMs, convolutions and copies in {torch.get_num_threads()} thread")
     assert set(device.peaks) == {"f32", "f64"}
@@ -66,14 +66,14 @@ def test_measured_once() -> None:
 
 
 def flops_of(run: partial[torch.Tensor]) -> int:
-    """Two for each multiply-accumulate of a product of matrices, or a convolution."""
+    """Two per multiply-accumulate of a matrix product or a convolution."""
     with FlopCounterMode(display=False) as counter:
         run.func(*(torch.empty_like(arg, device="meta") for arg in run.args))
     return int(counter.get_total_flops())
 
 
 def test_a_slow_moment_is_no_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What other work delays by 8 ms at a time, but for one in thirteen, is measured until it has been fast several times."""
+    """Other work delays all but one call in thirteen by 8 ms. Measuring goes on until several calls were fast."""
     monkeypatch.setattr(measured_peaks, "_PEAKS", {})
     taken = count()
     speed = 1e11
@@ -103,7 +103,7 @@ def test_measuring_changes_nothing() -> None:
 
 
 def test_tf32_by_default() -> None:
-    assert tf32_allowed() == (False, True)  # as PyTorch documents: convolutions yes, matrix products no
+    assert tf32_allowed() == (False, True)  # as PyTorch documents: on for convolutions, off for matrix products
 
 
 def test_an_accelerator_is_measured_under_its_own_name(standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,4 +173,4 @@ def test_the_peak_of_tf32_is_measured_in_it_and_others_are_not(monkeypatch: pyte
 def test_measured_gpu() -> None:
     device = measured("cuda:0", ["bf16"])
     assert device.peaks["bf16"] > device.peaks["tf32"] > device.peaks["f32"] > 1e12
-    assert device.launch < 5e-6  # the device's own: the host takes longer
+    assert device.launch < 5e-6  # the device's own launch: the host takes longer

@@ -26,7 +26,7 @@ class Does(nn.Module):
 
 
 def traffic(model: object, *args: torch.Tensor) -> Traffic:
-    """Of the last call."""
+    """The traffic of the last call."""
     module = model if isinstance(model, nn.Module) else Does(model)
     return traffic_of(fxflops.analyze(module, args, repeats=0, trace="record").counted[-1])
 
@@ -40,7 +40,7 @@ def traffic(model: object, *args: torch.Tensor) -> Traffic:
         (nn.BatchNorm1d(4), (X,), 4 * (8 + 4 * 4), 4 * 8),  # weight, bias, running mean and variance
         (torch.add, (X, X), 4 * 16, 4 * 8),
         (torch.gt, (X, X), 4 * 16, 8),
-        # Lookups: six indices of 8 bytes, and the rows (elements) that they take
+        # Lookups: six indices of 8 bytes, and the rows (elements) that they read
         (nn.Embedding(100, 4), (INDEX,), 6 * 8 + 6 * 16, 6 * 16),
         (lambda i, w: F.embedding(i, w), (INDEX, torch.randn(100, 4)), 6 * 8 + 6 * 16, 6 * 16),
         (nn.EmbeddingBag(100, 4), (INDEX,), 6 * 8 + 6 * 16, 2 * 16),
@@ -52,7 +52,7 @@ def traffic(model: object, *args: torch.Tensor) -> Traffic:
         (lambda x: torch.zeros_like(x), (X,), 0, 32),
         (lambda x, y: x.copy_(y), (X.clone(), X), 32, 32),
         (lambda x, y: torch.add(x, x, out=y), (X, X.clone()), 64, 32),
-        # Nothing moves, or it may be that nothing does
+        # Nothing moves, or possibly nothing
         (lambda x: x.view(8), (X,), 0, 0),
         (lambda x: x[:, 1:], (X,), 0, 0),
         (lambda x: x.contiguous(), (X,), 0, 0),

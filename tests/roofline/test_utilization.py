@@ -1,4 +1,4 @@
-"""report.roofline and report.mfu: numbers by hand on a device of round numbers, verdicts on real ones."""
+"""report.roofline and report.mfu: numbers by hand on a device of round numbers, and verdicts on real devices."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_integer_operations_are_no_flops() -> None:
     add, product = report.roofline(MADE_UP).rows
     assert (add.flops, add.bytes, add.compute_seconds) == (0, 3 * 64, 0.0)
     assert (product.flops, product.dtype) == (0, "i8")
-    assert product.compute_seconds == pytest.approx(2 * 8**3 / 8e9)  # its multiply-accumulates take time all the same
+    assert product.compute_seconds == pytest.approx(2 * 8**3 / 8e9)  # its multiply-accumulates take time nevertheless
     assert report.roofline(MADE_UP).total.flops == 0
 
 
@@ -142,14 +142,14 @@ MASKED: dict[str, Callable[[], dict[str, Any]]] = {
     "grouped": lambda: {"is_causal": True, "enable_gqa": True},
     "lower right": lambda: {"attn_mask": causal_lower_right(16, 24)},
     "upper left": lambda: {"attn_mask": causal_upper_left(16, 24)},
-    "without a kernel": lambda: {"is_causal": True, "dropout_p": 0.5},  # on a CPU: its backward is plain products
+    "without a kernel": lambda: {"is_causal": True, "dropout_p": 0.5},  # on a CPU its backward is plain products
 }
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("name", MASKED)
 def test_what_the_arguments_mask_is_known_without_reading_it(name: str) -> None:
-    """A count of all pairs has the bounds of one that reads the masks, which a device need not compute either."""
+    """A dense count has the same bounds as an exact one, because a device need not compute masked pairs."""
     q = torch.randn(2, 4, 16, 8, requires_grad=True)
     k = torch.randn(2, 4 if name != "grouped" else 2, 24, 8, requires_grad=True)
     dense, exact = (
@@ -161,7 +161,7 @@ def test_what_the_arguments_mask_is_known_without_reading_it(name: str) -> None:
 
 
 def test_a_mask_on_meta_is_not_known() -> None:
-    """Its values decide, and may keep no pairs: then a device need not compute any."""
+    """Its values decide which pairs are kept. That may be none, and then a device need not compute any."""
     q, mask = torch.empty(1, 1, 8, 4, device="meta"), torch.empty(8, 8, device="meta", dtype=torch.bool)
     masked, plain = (fxflops.count(Attends(attn_mask=given), (q, q)).roofline(MADE_UP) for given in (mask, None))
     assert (masked.total.flops, masked.unread, plain.unread) == (0, 1, 0)
@@ -222,13 +222,13 @@ def test_mfu_includes_the_backward() -> None:
 
 
 def test_a_run_is_no_ceiling_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its calls may have been timed as they like: the device's peak stays what it was measured, and a share above it is unknown."""
+    """However fast its calls seem, the device's measured peak stays the same, and a share above it is unknown."""
     report = fxflops.analyze(nn.Linear(256, 256), torch.randn(256, 256), repeats=3)
     call = report.calls[0]._replace(seconds=1e-12)
     run = replace(report._run, calls=(call,), latency=Timing(1e-12, 1e-12, 1e-12, 1))
     lucky = fxflops.Report(run, report._convention, report._registry, report._model)
     peak = measured("cpu").peak("f32")
-    monkeypatch.setattr(measured_peaks, "SECONDS_CAP", 0.0)  # on a busy machine each look at it may find a higher one
+    monkeypatch.setattr(measured_peaks, "SECONDS_CAP", 0.0)  # on a busy machine each look may find a higher peak
     with pytest.warns(UserWarning, match="the utilization is unknown: the run was faster than the peak of cpu"):
         assert lucky.mfu() is None
     share = 2 * 256**3 / peak / 1e-12
@@ -243,7 +243,7 @@ def test_a_peak_measured_beside_other_work_is_measured_again(monkeypatch: pytest
     monkeypatch.setattr(measured_peaks, "_PEAKS", {key: Peak(1e6, is_reproducible=True)})
     report = fxflops.analyze(nn.Linear(1024, 1024), torch.randn(256, 1024), repeats=5)
     share = report.mfu()
-    monkeypatch.setattr(measured_peaks, "SECONDS_CAP", 0.0)  # on a busy machine each look at it may find a higher one
+    monkeypatch.setattr(measured_peaks, "SECONDS_CAP", 0.0)  # on a busy machine each look may find a higher peak
     assert share == pytest.approx(2 * report.total_macs / report.latency / measured("cpu").peak("f32"))
     assert measured("cpu").peak("f32") > 1e8
 

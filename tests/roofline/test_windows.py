@@ -19,7 +19,7 @@ X = torch.rand(1, 3, 17, 20) + 1
 
 
 def touched(function: Callable[[torch.Tensor], torch.Tensor]) -> int:
-    """Autograd's answer: all weights are positive, so no gradient of a touched element is 0."""
+    """Autograd's answer. All weights are positive, so the gradient of a touched element is not 0."""
     x = X.double().requires_grad_()
     function(x).sum().backward()
     return int((x.grad != 0).sum())
@@ -62,7 +62,7 @@ def test_resampling_reads_what_it_keeps(mode: str, size: tuple[int, int]) -> Non
 
 
 def test_a_strided_1x1_convolution_reads_a_quarter() -> None:
-    """On an H100 this one takes 22.6 us; its bound with the whole input was 23.1 us."""
+    """It takes 22.6 us on an H100. With the whole input its bound was 23.1 us."""
     layer = nn.Conv2d(256, 512, 1, stride=2, bias=False, device="meta", dtype=torch.bfloat16)
     x = torch.empty(32, 256, 56, 56, device="meta", dtype=torch.bfloat16)
     row = fxflops.count(layer, x).roofline("H100 SXM").rows[0]
@@ -78,7 +78,7 @@ def backward_of(model: nn.Module, x: torch.Tensor, op: str) -> int:
 def test_gradients_read_what_they_are_made_of() -> None:
     grad = 4 * 2 * 17 * 20
     layer = nn.Conv2d(3, 2, 1, bias=False)
-    assert backward_of(layer, X, "conv_backward") == grad + 4 * X.numel()  # of the weight: the input alone
+    assert backward_of(layer, X, "conv_backward") == grad + 4 * X.numel()  # the weight's gradient only reads the input
     layer.weight.requires_grad_(False)
     assert backward_of(layer, X.clone().requires_grad_(), "conv_backward") == grad + 4 * layer.weight.numel()
     pool = nn.AvgPool2d(2)

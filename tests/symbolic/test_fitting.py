@@ -1,4 +1,4 @@
-"""Closed forms equal counts at sizes that were not used, and formulas written by hand."""
+"""Closed forms equal counts at sizes that the fit did not use, and formulas written by hand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fxflops.symbolic.forms import ClosedForm
 
 
 def same_at_random_points(form: ClosedForm, at: Any, bounds: dict[str, range], n: int = 4, **options: Any) -> None:
-    """Compare a form with counts of ``at(**sizes)``, a model with its args and kwargs."""
+    """Compare a form with counts of ``at(**sizes)``, which returns a model with its args and kwargs."""
     rng = random.Random(1)
     for _ in range(n):
         sizes = {name: rng.choice(lengths) for name, lengths in bounds.items()}
@@ -86,7 +86,7 @@ def test_an_lstm_and_its_backward() -> None:
 
 
 class Unrolled(nn.Module):
-    """A recurrent cell in a loop of Python."""
+    """A recurrent cell in a Python loop."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ def test_a_loop_over_the_sequence() -> None:
 
 
 class FastForEights(nn.Module):
-    """A model with one more layer for lengths that are multiples of 8."""
+    """A model with an additional layer for lengths that are multiples of 8."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -192,7 +192,7 @@ class Powers(nn.Module):
 
 
 class Joined(nn.Module):
-    """One size is added to the other, and the sum has a limit."""
+    """One size is added to the other, and the sum is limited."""
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return (torch.cat([x, y])[:100]).exp()

@@ -1,4 +1,4 @@
-"""What a closed form answers: arrays, text, source, LaTeX, a plot, packed sequences; and what it refuses."""
+"""What a closed form gives: arrays, text, source, LaTeX, a plot, packed sequences. And what it refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Serving equals what ``generate()`` does under ``profile()``; caches and bounds as worked out by hand."""
+"""Serving costs what ``generate()`` does under ``profile()``. Caches and bounds are worked out by hand."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def llama(**settings: Any) -> Any:
 
 
 def mamba2() -> Any:
-    """A model whose cache is a recurrent state, and flags that say whether there is one."""
+    """A model whose cache is a recurrent state, with flags that say whether there is one."""
     config = hf.Mamba2Config(
         **SMALL, hidden_size=16, num_hidden_layers=2, state_size=4, num_heads=4, head_dim=8, n_groups=1, chunk_size=16
     )
@@ -36,7 +36,7 @@ def mamba2() -> Any:
 
 
 def lfm2() -> Any:
-    """A model of which one layer has a recurrent state, and another keys and values."""
+    """A model with one layer that has a recurrent state, and one that has keys and values."""
     layers = ["conv", "full_attention"]
     return hf.Lfm2ForCausalLM(hf.Lfm2Config(**LLAMA, num_key_value_heads=2, layer_types=layers)).eval()
 
@@ -99,7 +99,7 @@ def test_bounds_are_the_larger_of_two_times() -> None:
     model = llama()
     slow_memory = Device("slow memory", {"f32": 1e30}, bandwidth=1e9)
     found = serving(model, prompt=16, new_tokens=3, device=slow_memory)
-    read = sum(p.numel() for p in model.parameters()) - 100 * 64 + 64  # of the table of 100 rows one is taken
+    read = sum(p.numel() for p in model.parameters()) - 100 * 64 + 64  # of the table's 100 rows, one is read
     assert found.weight_bytes == 4 * read
     of_a_token = 2 * 2 * 2 * 8 * 4  # layers, keys and values, heads, width, f32
     assert found.step_bytes == tuple(4 * read + n * of_a_token for n in (16, 17))
@@ -125,12 +125,12 @@ def test_of_experts_those_of_one_token_are_read() -> None:
 
 
 def gemma3() -> Any:
-    """A model whose embedding is of a class of its own, and whose head has the same table."""
+    """A model with an embedding class of its own, whose head uses the same table."""
     return hf.Gemma3ForCausalLM(hf.Gemma3TextConfig(**LLAMA, num_key_value_heads=2, head_dim=8, sliding_window=8))
 
 
 def same_weights() -> Any:
-    """A model of two layers with the same weights, each layer being modules of its own."""
+    """A model of two layers with the same weights, but separate modules."""
     model = llama(tie_word_embeddings=True)
     for path, _ in [*model.model.layers[1].named_parameters()]:
         module, _, name = path.rpartition(".")
@@ -227,7 +227,7 @@ def test_predicted_times_stand_beside_the_bounds() -> None:
 
 
 NEW_TOKENS = 24
-"""So many steps are counted at few lengths, some of them without the layers that repeat others."""
+"""All these steps are counted from a few lengths, some without the layers that repeat others."""
 
 
 def several_windows() -> Any:
@@ -241,7 +241,7 @@ def many_layers() -> Any:
 
 
 def recurrent_layers() -> Any:
-    """Layers with keys and values among layers that write their states in place in a step."""
+    """Layers with keys and values among layers that update their states in place."""
     layers = ["conv", "conv", "full_attention"] * 2
     return hf.Lfm2ForCausalLM(
         hf.Lfm2Config(**{**LLAMA, "num_hidden_layers": 6}, num_key_value_heads=2, layer_types=layers)
@@ -249,7 +249,7 @@ def recurrent_layers() -> Any:
 
 
 def one_layer_of_its_own() -> Any:
-    """The middle one of seven layers does more at one length alone, a multiple of what many models pad to."""
+    """The middle one of seven layers does more at a single length, a multiple of what many models pad to."""
     model = llama(num_hidden_layers=7)
     layer = model.model.layers[3]
 
@@ -297,7 +297,7 @@ def test_layers_that_repeat_run_at_few_lengths() -> None:
     whole, without = (
         3,
         24,
-    )  # the prompt and the steps at both ends; these and others with the first and the last layer alone
+    )  # the prompt and the steps at both ends; these and others with only the first and the last layer
     assert len(ran) <= 12 * whole + 2 * without
 
 

@@ -1,4 +1,4 @@
-"""Periods and pieces of costs that are written by hand."""
+"""Periods and pieces of costs written by hand."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def found(cost: Callable[[int], int | None], example: int, low: int = 1, high: i
 @pytest.mark.parametrize("cost", [lambda n: 7, lambda n: 3 * n, lambda n: n**4 - n, lambda n: n * (n + 1) // 2])
 def test_a_polynomial_is_one_piece(cost: Callable[[int], int]) -> None:
     assert found(cost, 100) == (1, [(1, 3000)])
-    assert found(cost, 3000) == (1, [(1, 3000)])  # there is no room above the example
+    assert found(cost, 3000) == (1, [(1, 3000)])  # there are no lengths above the example
 
 
 @pytest.mark.parametrize("stride", [2, 3, 16, 32, 224])
@@ -40,7 +40,7 @@ def test_the_period_is_found_where_the_example_is_no_multiple() -> None:
 
 
 def test_a_stride_is_found_in_a_short_range() -> None:
-    def outputs(n: int) -> int | None:  # of a kernel of 7 that moves by 3
+    def outputs(n: int) -> int | None:  # of a kernel of 7 with stride 3
         return (n - 7) // 3 + 1 if n >= 7 else None
 
     assert found(outputs, 34, high=256) == (3, [(7, 256)])

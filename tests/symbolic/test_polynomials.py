@@ -1,4 +1,4 @@
-"""Polynomials through values: the coefficients that the values were made of come back, exactly."""
+"""Polynomials through values: the coefficients that produced the values come back exactly."""
 
 from __future__ import annotations
 

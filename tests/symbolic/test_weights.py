@@ -1,4 +1,4 @@
-"""The weights that a forward reads, worked out by hand for every way to write a lookup."""
+"""The weights that a forward reads, by hand, for every way to write a lookup."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Scaled(nn.Embedding):
 
 
 class Own(nn.Module):
-    """A module that has the table, and a way to look up its rows."""
+    """A module with a table and a way to look up its rows."""
 
     def __init__(self, look: Any) -> None:
         super().__init__()

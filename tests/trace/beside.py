@@ -1,4 +1,4 @@
-"""What a count says, and what to hold beside it: a count that asks the kernels of meta, and one of a real run."""
+"""The facts of a report, and two counts to compare with: one that runs the meta kernels, and one on real tensors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fxflops.run import model_run
 
 
 def facts_of(report: Report) -> dict[str, Any]:
-    """All that a report says of a run."""
+    """All that a report says about a run."""
     return {
         "calls": [
             (c.op, c.target, repr(c.args), repr(c.kwargs), repr(c.out), c.path, repr(dict(c.settings)), c.phase)
@@ -34,12 +34,12 @@ def facts_of(report: Report) -> dict[str, Any]:
 
 
 def kernels_asked(model: nn.Module, *args: Any, **settings: Any) -> Report:
-    """The count of a run in which every call goes to the kernels of meta."""
+    """Count with every call run by the meta kernels."""
     return counted(model, *args, memos=None, **settings)
 
 
 def computed(model: nn.Module, *args: Any, **settings: Any) -> Report:
-    """The count of a run on the real tensors."""
+    """Count a run on the real tensors."""
 
     def refuse(*_: Any, **__: Any) -> None:
         raise NotImplementedError

@@ -1,6 +1,6 @@
-"""Models that do what could mislead a counter which asks no kernel: they keep state, share, write, look, and answer oddly.
+"""Models that could mislead a counter that runs no kernels: they keep state, share, write, inspect themselves, and answer oddly.
 
-:data:`ODD` makes each by name, with the arguments of its forward.
+:data:`ODD` builds each by name. Each takes X.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import nn
 
 X = torch.randn(2, 8)
 SEEN = [0]
-"""What a forward counts in, and no module holds."""
+"""A counter for a forward, outside any module."""
 
 
 class Layer(nn.Module):
@@ -34,11 +34,11 @@ class Layer(nn.Module):
 
 
 class Stack(nn.Sequential):
-    """One after another: no leaf, as ``nn.Sequential`` is none."""
+    """Layers in sequence. Like ``nn.Sequential``, it is not a leaf."""
 
 
 class Function(nn.Module):
-    """A model of one function, with a layer to have a device."""
+    """A model of one function. It has a layer, so that it has a device."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Function(nn.Module):
 
 
 class Counter(Layer):
-    """Each call is wider than the last."""
+    """Each call is wider than the one before."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.n += 1
@@ -72,7 +72,7 @@ class Listing(Layer):
 
 
 class Global(Layer):
-    """Counts where no module sees it, from the same number in every count."""
+    """Counts its calls where no module sees it. The count cycles, so that every run starts from the same number."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         SEEN[0] = SEEN[0] % 3 + 1
@@ -80,7 +80,7 @@ class Global(Layer):
 
 
 class Caching(Layer):
-    """Keeps what it made beyond its call."""
+    """Keeps its result after the call."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.kept = self.linear(x)
@@ -93,7 +93,7 @@ class Dicing(Layer):
 
 
 class Sparing(Layer):
-    """Does as its neighbours tell it."""
+    """Runs or skips its layer, as its parent sets it."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x if self.skipped else self.linear(x)
@@ -108,7 +108,7 @@ class Switching(Stack):
 
 
 class InPlace(Layer):
-    """Counts its calls in a buffer of integers that is read."""
+    """Counts its calls in an integer buffer, and reads the buffer's value."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class InPlace(Layer):
 
 
 class Setting(Layer):
-    """Changes a leaf between two calls of it."""
+    """Changes the settings of a leaf between two calls."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         pool = self.pool
@@ -153,11 +153,11 @@ STATEFUL: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-# Numbers that layers have, and read or not
+# Layers that have a number, which they may or may not read
 
 
 class Read(Layer):
-    """Does what its number says, in other code than its own."""
+    """Depends on its number, which is read by a function outside the class."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.widened(x, times_of(self))
@@ -168,14 +168,14 @@ def times_of(module: Any) -> int:
 
 
 class Around(Layer):
-    """Holds one that reads its number."""
+    """Contains a layer that reads its own number."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.inner(x) * 2
 
 
 class Owning(Layer):
-    """Says itself what its number is."""
+    """Has a property as one of its numbers."""
 
     @property
     def layer_id(self) -> int:
@@ -195,11 +195,11 @@ NUMBERED: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-# Forwards and calls that are others
+# Unusual forwards and calls
 
 
 class Renamed(Layer):
-    """Has another method as its forward, as FasterNet's partial convolutions have."""
+    """Has another method as its forward, like FasterNet's partial convolutions."""
 
     def __init__(self, name: str, **settings: Any) -> None:
         super().__init__(**settings)
@@ -224,7 +224,7 @@ class Called(Layer):
 
 
 class Direct(Layer):
-    """Calls a leaf's forward itself, by name, and past its hooks."""
+    """Calls a leaf's forward directly, on the leaf and on its class, which bypasses hooks."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.linear.forward(x) + nn.Linear.forward(self.linear, input=x) + self.linear(input=x)
@@ -241,7 +241,7 @@ class Looks(Layer):
 
 
 class Unhashable:
-    """Is called like a function, and has no hash."""
+    """A callable without a hash."""
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -251,7 +251,7 @@ class Unhashable:
 
 
 class Helper:
-    """Holds a parameter of one module, for others."""
+    """Holds a parameter that modules use, but is not a module."""
 
     def __init__(self, wide: int) -> None:
         self.weight = nn.Parameter(torch.randn(8, wide))
@@ -317,11 +317,11 @@ def differing(change: Callable[[Any], Any]) -> nn.Module:
     return model
 
 
-# Where weights lie
+# How weights lie in storages
 
 
 def lying(*places: int) -> nn.Module:
-    """Weights on one storage, at these places."""
+    """Weights that share one storage, at these offsets."""
     model, storage = stack(lambda i: nn.Linear(8, 8, bias=False), len(places)), torch.randn(4 * 64)
     for part, place in zip(model, places, strict=True):
         part.weight = nn.Parameter(storage[64 * place :][:64].view(8, 8))
@@ -335,7 +335,7 @@ def tied() -> nn.Module:
 
 
 def shared() -> nn.Module:
-    """Blocks that share a layer, which is at home in the first."""
+    """Blocks that share a layer, whose path is in the first block."""
     one = Layer()
     return Stack(*(Stack(one, nn.ReLU(), Layer()) for _ in range(3)), one, one)
 
@@ -351,11 +351,11 @@ WEIGHTS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-# What is returned, taken and changed
+# What is returned, and how arguments are changed
 
 
 class Several(nn.Module):
-    """Returns tensors in all the ways there are."""
+    """Returns tensors in one of several forms."""
 
     def __init__(self, form: str) -> None:
         super().__init__()
@@ -397,7 +397,7 @@ class Twice(nn.Module):
 
 
 class Choosing(Layer):
-    """What it does follows from the values of integers."""
+    """Computes as many rows as the values of an integer tensor say."""
 
     def forward(self, x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         return self.linear(x[: int(rows.max())]).sum() + x.sum()
@@ -413,7 +413,7 @@ class Choices(Stack):
 
 
 class Popping(Layer):
-    """Takes a tensor out of the list that it is given."""
+    """Pops a tensor from the list that it gets."""
 
     def forward(self, xs: list[torch.Tensor]) -> torch.Tensor:
         return self.linear(xs.pop())
@@ -427,7 +427,7 @@ class Pops(Stack):
 
 
 class Unsqueezing(Layer):
-    """Changes the form of its argument."""
+    """Changes the shape of its argument in place."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.linear(x.unsqueeze_(0))
@@ -441,7 +441,7 @@ class Unsqueezed(Stack):
 
 
 class Making(Layer):
-    """Makes tensors of the default dtype, which it changes on the way."""
+    """Makes tensors of the default dtype, and changes the default in between."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         outs = []
@@ -504,7 +504,7 @@ def masked(self: Any, x: torch.Tensor) -> Any:
 
 
 def indexed(self: Any, x: torch.Tensor) -> Any:
-    """Values of masks decide on shapes: it cannot be counted on meta."""
+    """Values of masks decide on shapes, so this cannot be counted on meta."""
     mask = torch.arange(8) > 3
     return [self.fc(x)[:, chosen].sin() for chosen in (mask, torch.arange(8) > 5)]
 
@@ -535,7 +535,7 @@ def an_object(self: Any, x: torch.Tensor) -> Any:
 
 
 def alike(self: Any, x: torch.Tensor) -> Any:
-    """Calls that are equal to Python, and are not: 1, 1.0 and True; of integers and of floats."""
+    """Calls with arguments that are equal in Python and differ in torch: 1, 1.0 and True, with integers and with floats."""
     i = torch.arange(8)
     sums = [x * number for number in (1, 1.0, True)] + [(i * number).float() for number in (1, 1.0, True)]
     kept = [x.sum(1, keepdim) for keepdim in (False, True)] + [x.softmax(dim) for dim in (0, 1)]

@@ -1,4 +1,4 @@
-"""Random programs, run twice by a model that notes how their tensors lie."""
+"""Random programs, run twice by a model that records how all their tensors lie: shape, strides, dtype and storage."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ MODULES = [
 
 
 class Nth(int):
-    """Stands for the tensor of this number."""
+    """Stands for the tensor with this index."""
 
 
 Step = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
 
 def given(rng: random.Random) -> torch.Tensor:
-    """An input on meta that lies in some way."""
+    """A random input on meta: plain, channels-last, transposed, sliced or expanded."""
     sizes = [rng.choice([1, 1, 2, 2, 3, 4, 4, 6]) for _ in range(rng.choice([1, 2, 2, 3, 3, 4, 4, 4, 5]))]
     if not rng.randrange(20):
         sizes[rng.randrange(len(sizes))] = 0
@@ -64,13 +64,13 @@ def given(rng: random.Random) -> torch.Tensor:
 
 
 def method(name: str) -> Any:
-    """A method, or else a function, of this name."""
+    """The tensor method of this name, or else the function."""
     found = next(getattr(space, name) for space in (torch.Tensor, torch, F) if hasattr(space, name))
     return found if callable(found) else found.__get__
 
 
 def step(rng: random.Random, tensors: list[torch.Tensor], values: bool) -> Step:
-    """A call that may be made of these; with ``values`` also of small tensors, which have values under a count."""
+    """A random call on these tensors. With ``values`` it may also make small tensors, which have values during a count."""
     i, j, k = (Nth(rng.randrange(len(tensors))) for _ in range(3))
     x = tensors[i]
     dim = rng.randrange(-max(x.ndim, 1), max(x.ndim, 1))
@@ -198,20 +198,20 @@ def tensors_of(value: Any) -> list[torch.Tensor]:
 
 
 class Notes:
-    """What programs note, in an object that no forward names: a count leaves lists that a forward names as they were."""
+    """The records of programs, in an object that no forward names: a count restores the lists that a forward names."""
 
     def __init__(self) -> None:
         self.steps: list[Any] = []
 
 
 NOTES = Notes()
-"""How all tensors lay after each step: no attribute of a model's, for these are as before after a count."""
+"""How all tensors lay after each step. This is not an attribute of the model, because a count restores those."""
 
 
 class Told(nn.Module):
-    """Runs a program twice, and notes how all its tensors lie after each step; drawn as it runs first.
+    """Run a program twice, and record after each step how all tensors lie. The program is drawn during the first run.
 
-    Steps that are ``unmade`` are not taken.
+    Steps for which ``unmade`` is true are dropped.
     """
 
     def __init__(
@@ -241,13 +241,13 @@ class Told(nn.Module):
 
 
 def raises(step: Step, tensors: list[torch.Tensor]) -> bool:
-    """Whether this step raises; it is made on copies."""
+    """Return whether this step raises when it is tried on copies."""
     with torch.no_grad():
         return isinstance(make(step, [t.as_strided(t.shape, t.stride()) for t in tensors])[-1], str)
 
 
 def is_of_meta_alone(step: Step, tensors: list[torch.Tensor]) -> bool:
-    """Whether no other device makes this step: a count does not make it either."""
+    """Return whether only meta can run this step. A count refuses such a step."""
     from fxflops.ops import BASE
     from fxflops.trace.dtypes import are_refused
 
@@ -259,7 +259,7 @@ def is_of_meta_alone(step: Step, tensors: list[torch.Tensor]) -> bool:
 
 
 def make(step: Step, tensors: list[torch.Tensor]) -> list[Any]:
-    """Make the call, add what comes out, and tell how all tensors lie then."""
+    """Make the call, append its results to the tensors, and return how all tensors lie, plus the name of an error."""
     function, args, kwargs = step
     told: list[Any] = []
     try:
@@ -273,7 +273,7 @@ def make(step: Step, tensors: list[torch.Tensor]) -> list[Any]:
 
 def lies(tensor: torch.Tensor, storages: list[int]) -> tuple[Any, ...]:
     storage = tensor.untyped_storage()
-    # A loss keeps the storage of its elements, as it does on a device: the kernels of meta make it as small as the number.
+    # Ignore a scalar's bytes: a loss keeps the storage of its elements, as on a device, but meta's kernels allocate one number.
     nbytes = storage.nbytes() if tensor.ndim else 0
     return (
         tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.storage_offset(), nbytes,
@@ -291,7 +291,9 @@ def noted(run: Callable[[], Any]) -> tuple[Any, list[Any]]:
 
 
 def differs(seed: int, values: bool, length: int = LENGTH) -> str:
-    """What is otherwise under a count than without, or, with ``values``, than where the kernels are asked; "" for nothing."""
+    """Describe the first difference between a run under a count and without one; empty if there is none.
+
+    With ``values``, compare with a count that runs the meta kernels instead."""
     from tests.trace.beside import facts_of, kernels_asked
 
     model = Told(seed, values, length).eval()
@@ -308,10 +310,10 @@ def differs(seed: int, values: bool, length: int = LENGTH) -> str:
             ran = filled(model.program[at % length], wanted[at])
             return f"step {at} of {len(found)}: {ran} gives tensor {number}: {lying}"
     before = facts_of(asked)
-    raised = any(isinstance(each[-1], str) for each in found)  # what was made then is freed later, with the traceback
+    raised = any(isinstance(each[-1], str) for each in found)  # tensors made then are freed later, with the traceback
     beside = (
         0 <= asked.max_memory - report.max_memory <= NUMBERS
-    )  # a kernel makes numbers on the way, of which no rule tells
+    )  # kernels also allocate small temporaries, which no rule describes
     for name, value in facts_of(report).items():
         if value != before[name] and not (name == "timeline" or ((raised or beside) and name in MEMORY)):
             lists = (value, before[name]) if isinstance(value, list) else ([value], [before[name]])

@@ -1,4 +1,4 @@
-"""A count for a GPU that is not in this machine: what torch would ask the driver is answered, and all is as before afterwards."""
+"""Count for a GPU that this machine lacks: questions to the driver are answered meanwhile, and everything is restored afterwards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GP
 
 
 class Asks(nn.Module):
-    """A layer that takes a path of its own on older GPUs."""
+    """A layer that runs differently on older GPUs."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x @ x if torch.cuda.get_device_capability(x.device) >= (8, 0) else x + x

@@ -77,7 +77,7 @@ def test_pairs_that_are_left(name: str, run: Any) -> None:
 def test_nested_tensors_have_the_pairs_of_each_part(layout: torch.layout, attention: str) -> None:
     parts = [torch.randn(HEADS, n, D) for n in (N, S)]
     nested = torch.nested.nested_tensor(parts)
-    if layout is torch.jagged:  # its first dimension is the one whose size differs
+    if layout is torch.jagged:  # the ragged dimension must be the first one
         nested = torch.nested.nested_tensor([part.transpose(0, 1) for part in parts], layout=layout).transpose(1, 2)
     model = Attends(sdpa())
     with fxflops.profile(model, attention=attention) as profiled:
@@ -93,7 +93,7 @@ def test_nested_tensors_have_the_pairs_of_each_part(layout: torch.layout, attent
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("name", [name for name in CASES if name != "flex"])
 def test_of_gradients_too_only_those_of_the_pairs_left(name: str) -> None:
-    """Each of the 4 products of the backward has as many rows of D numbers as there are pairs."""
+    """Each of the backward's 4 products takes D multiply-accumulates per pair."""
     attend, pairs = CASES[name]
     q, k = (tensor.clone().requires_grad_() for tensor in (Q, K))
     exact = fxflops.count(Attends(attend), (q, k), attention="exact", backward=True)
@@ -106,7 +106,7 @@ def test_of_gradients_too_only_those_of_the_pairs_left(name: str) -> None:
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_of_gradients_by_plain_products_too(device: str) -> None:
-    """No fused kernel computes those of attention with dropout on a CPU, for which a model on meta is counted too."""
+    """On a CPU, no fused kernel computes the gradients of attention with dropout. A model on meta is counted for a CPU too."""
     attend = sdpa(is_causal=True, dropout_p=0.5)
     q, k = (torch.empty(tensor.shape, device=device, requires_grad=True) for tensor in (Q, K))
     exact = fxflops.count(Attends(attend), (q, k), attention="exact", backward=True)
@@ -115,14 +115,14 @@ def test_of_gradients_by_plain_products_too(device: str) -> None:
     assert exact.total_backward_macs == BATCH * HEADS * TRIANGLE * 4 * D
     dense = exact.recount(attention="dense")
     assert dense.total_backward_macs == BATCH * HEADS * N * S * 4 * D
-    # Of each pair that is left out 8 D operations of the products, and what the softmax and the dropout take.
+    # Each pair that is left out saves 8 D operations of the products, plus some of the softmax and the dropout.
     less = (dense.total_backward_flops - exact.total_backward_flops) / (BATCH * HEADS * (N * S - TRIANGLE))
     assert 8 * D < less <= 8 * D + 6
 
 
 @pytest.mark.parametrize("keys", [D, D + 1])
 def test_gradients_by_plain_products_one_by_one(keys: int) -> None:
-    """With as many keys as a head has elements, the gradients of queries, keys and values have the scores' shape."""
+    """With as many keys as elements in a head, the gradients of queries, keys and values have the scores' shape."""
     kept = torch.ones(keys, keys, dtype=torch.bool).tril()
     rows, pairs = BATCH * HEADS * keys, BATCH * HEADS * int(kept.sum())
     needs_grad = torch.zeros(keys, keys).masked_fill(~kept, -torch.inf).requires_grad_()
@@ -134,7 +134,7 @@ def test_gradients_by_plain_products_one_by_one(keys: int) -> None:
 
     exact = fxflops.count(Attends(attend), (x, needs_grad), attention="exact", backward=True)
     assert exact.complete
-    # What a row, a key or an element of x keeps of k summands takes k - 1 adds; each query and key is scaled by a number.
+    # Adding k kept summands for a row, a key or an element of x takes k - 1 adds. Each query and key is scaled by a number.
     products = {"muls": 4 * pairs * D, "adds": pairs * (D - 1) + 3 * (pairs - rows) * D}
     assert {op: row.total.flops for op, row in exact.by_operator("backward").items() if row.total.flops} == {
         "matmul": sum(products.values()),
@@ -148,7 +148,7 @@ def test_gradients_by_plain_products_one_by_one(keys: int) -> None:
 @pytest.mark.parametrize("run", [fxflops.analyze, fxflops.count])
 @pytest.mark.parametrize("name", ["dense", "causal", "bool mask", "float mask"])
 def test_of_what_checkpoint_computes_again_too(name: str, run: Any) -> None:
-    """It stops the attention that it computes again halfway, by an exception inside the call."""
+    """Checkpoint stops the recomputed attention halfway, by an exception inside the call."""
     attend, pairs = CASES[name]
     q, k = (tensor.clone().requires_grad_() for tensor in (Q, K))
     again = Attends(lambda q, k: checkpoint(attend, q, k, use_reentrant=False))
@@ -175,7 +175,7 @@ def test_of_gradients_of_flex_attention_which_has_none_on_a_cpu() -> None:
 
 
 def test_what_was_not_read_is_missing() -> None:
-    # A bias that is computed from the queries has no values in a count.
+    # A bias computed from the queries has no values in a count.
     dense = fxflops.count(Attends(lambda q, k: F.scaled_dot_product_attention(q, k, k, (q @ k.mT).abs())), (Q, K))
     assert dense.complete
     assert next(m.why for m in dense.recount(attention="exact").missing).startswith(
@@ -196,7 +196,7 @@ class TwoMasks(nn.Module):
 
 
 def test_each_call_has_the_pairs_of_its_own_mask() -> None:
-    """What one mask leaves out the other keeps: together they keep every pair once."""
+    """Each mask keeps what the other leaves out, so together they keep every pair once."""
     assert fxflops.count(TwoMasks(), (Q, K), attention="exact").total_macs == BATCH * HEADS * N * S * 2 * D
 
 
@@ -213,7 +213,7 @@ def test_nothing_given_leaves_all_pairs(given: dict[str, Any]) -> None:
     ("corner", "kept"), [(0, lambda i, j, n, s: True), (1, lambda i, j, n, s: i >= j), (2, lambda i, j, n, s: i + s - n >= j)]
 )  # fmt: skip
 def test_sequences_side_by_side(corner: int, kept: Callable[[int, int, int, int], bool]) -> None:
-    """Of 2 queries and 4 keys, of 3 and 1: each query meets the keys of its own sequence."""
+    """Packed sequences: 2 queries and 4 keys, then 3 and 1. Each query only meets its own sequence's keys."""
     q, k = torch.randn(1, 5, HEADS, D), torch.randn(1, 5, HEADS, D)
     starts = torch.tensor([0, 2, 5], dtype=torch.int32), torch.tensor([0, 4, 5], dtype=torch.int32)
     efficient = BASE.find(torch.ops.aten._efficient_attention_forward.default)
@@ -264,7 +264,7 @@ KERNELS = {
     "_flash_attention_forward": True,
     "_efficient_attention_forward": True,
 }
-"""Kernels of CUDA, and whether their tensors are [batch, length, heads, width]; all but two have a ``max_q``."""
+"""CUDA kernels, and whether their tensors are [batch, length, heads, width]. All but two have a ``max_q``."""
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -1,4 +1,4 @@
-"""Counting under autocast: on meta it does nothing, so what it does on the model's device is done by hand."""
+"""Counting under autocast. On meta, autocast does nothing, so the count casts by itself what the model's device would cast."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Casting(nn.Module):
 
 
 class Call(nn.Module):
-    """A function of its input, with a layer before it."""
+    """A function of a linear layer's output."""
 
     def __init__(self, function: Callable[[torch.Tensor], Any]) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ def dtypes(report: fxflops.Report) -> list[tuple[str, str, str]]:
 
 
 TEMPORARIES = ("convolutions", "norms", "attention", "losses")
-"""Whose kernels make tensors of their own, under autocast or not."""
+"""Their kernels allocate temporaries, with or without autocast."""
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -112,7 +112,7 @@ def test_of_another_device_it_casts_nothing() -> None:
 
 
 class Outside(nn.Module):
-    """Most memory is taken where autocast is over, and its copies of the weights are gone."""
+    """Memory peaks after autocast has ended, when its copies of the weights are freed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -128,5 +128,5 @@ def test_weights_that_were_cast_are_freed_with_the_region() -> None:
     model, x = Outside(), torch.randn(8, 256)
     large = 8 * 256 * 256 * 2
     with torch.no_grad():
-        held = 4 * (256 * 256 + 256) + x.nbytes + 2 * 8 * 256  # what the layer gave is of half the width
+        held = 4 * (256 * 256 + 256) + x.nbytes + 2 * 8 * 256  # the layer's output has half the width
         assert fxflops.count(model, x).max_memory == held + 2 * large

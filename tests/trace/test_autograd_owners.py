@@ -1,4 +1,4 @@
-"""The backward pass: whose gradients, how many operations, how long; by hand, and against FlopCounterMode."""
+"""The backward pass: which module each gradient belongs to, its operations and its time; by hand, and against FlopCounterMode."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ X = torch.randn(4, 8)
 
 
 class Net(nn.Module):
-    """8 -> 16 -> 8 between two of 8 -> 8 and 8 -> 2; the middle may be checkpointed."""
+    """8 -> 16 -> 8 between 8 -> 8 and 8 -> 2. The middle may be checkpointed."""
 
     def __init__(self, reentrant: bool | None = None) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ def macs(report: fxflops.Report, phase: str = "backward") -> dict[str, int]:
 @pytest.mark.parametrize("way", WAYS)
 def test_each_module_has_its_part(way: str) -> None:
     report = WAYS[way](Net(), X)
-    # Of a Linear(i, o) on 4 rows: 4io for its weight, 4io for its input; the first one's input needs none.
+    # A Linear(i, o) on 4 rows: 4io for its weight and 4io for its input. The first layer's input needs no gradient.
     assert macs(report) == {
         "": 256 + 2 * 1024 + 128, "first": 4 * 8 * 8, "middle": 2048, "middle.0": 2 * 4 * 8 * 16,
         "middle.2": 2 * 4 * 16 * 8, "last": 2 * 4 * 8 * 2,
@@ -85,11 +85,11 @@ def test_frozen_layers_cost_what_they_cost(way: str) -> None:
     frozen = Net()
     frozen.first.requires_grad_(False)
     frozen.middle.requires_grad_(False)
-    assert macs(WAYS[way](frozen, X)) == {"": 4 * 16, "last": 4 * 16}  # no input of it needs a gradient
+    assert macs(WAYS[way](frozen, X)) == {"": 4 * 16, "last": 4 * 16}  # its input needs no gradient
     tuned = Net()
     tuned.middle.requires_grad_(False)
     tuned.last.requires_grad_(False)
-    # The gradient goes through the frozen ones to the first, but no weight of theirs has one.
+    # The gradient passes through the frozen layers to the first, but their weights have none.
     assert macs(WAYS[way](tuned, X)) == {
         "": 64 + 2 * 512 + 256, "last": 4 * 16, "middle": 1024, "middle.0": 512, "middle.2": 512, "first": 4 * 64,
     }  # fmt: skip
@@ -101,7 +101,7 @@ def test_checkpointing_is_recomputation(way: str, reentrant: bool) -> None:
     plain, report = WAYS[way](Net(), X), WAYS[way](Net(reentrant), X)
     assert (report.total_flops, report.total_backward_flops) == (plain.total_flops, plain.total_backward_flops)
     assert macs(report) == macs(plain)
-    # What is not reentrant stops once it has what it needs: the last Linear's output is not.
+    # Non-reentrant checkpointing stops once every saved tensor is recomputed. The last Linear's output is not saved.
     again = {"middle.0": 512, "middle.2": 512} if reentrant else {"middle.0": 512}
     assert {path: n for path, n in macs(report, "recompute").items() if path.count(".")} == again
     assert report.total_training_flops == plain.total_training_flops
@@ -140,7 +140,7 @@ def test_the_optimizers_step_is_apart() -> None:
         F.mse_loss(model(X), X).backward()
         optimizer.step()
     assert p.report.total_optimizer_flops == 2 * 64  # weight - lr * gradient
-    assert p.report.total_flops == 4 * 8 * 15 + 3 * 32  # a difference, a square, a mean's adds and its divide
+    assert p.report.total_flops == 4 * 8 * 15 + 3 * 32  # a difference, a square, the mean's adds and its division
     assert set(p.report.by_step()) == {"step 1", "step 1 backward", "step 1 optimizer", "(outside)"}
     assert not optimizer._optimizer_step_pre_hooks
     assert not optimizer._optimizer_step_post_hooks
@@ -166,7 +166,7 @@ def test_a_training_loop_goes_on_to_the_same_weights() -> None:
 
 
 class Squashed(torch.autograd.Function):
-    """x tanh(x), with a gradient of its own: not that of its operations."""
+    """x tanh(x), with a custom gradient instead of its operations' gradients."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:

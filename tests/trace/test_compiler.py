@@ -1,4 +1,4 @@
-"""A forward that is the first to need torch's compiler: what its import computes is no part of the model."""
+"""A forward that is the first to need torch's compiler. What the compiler's import computes is not part of the model."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_part_that_is_compiled_is_timed_eagerly() -> None:
 
 
 class Asks:
-    """An operator that says whether torch's functions work in it, and how many modes see them."""
+    """An operator that returns whether torch functions are enabled in it, and how many function modes are active."""
 
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace

@@ -1,4 +1,4 @@
-"""Operators that torch composes from others are run by their parts, where the device that is counted for has these."""
+"""Operators that torch composes from others are run by their parts, if the device counted for has these."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fxflops.trace.composed import is_one_operator
 
 
 class ReadsImages(nn.Module):
-    """Puts the features of an image in the places of a sentence that are kept for them, as models of vision and language do."""
+    """Put an image's features into the places reserved for them in a sentence, as vision-language models do."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The time in which a loop waits for its batches is told apart, and is in the step that computes with the batch."""
+"""The time a loop waits for its batches is shown separately, in the step that uses the batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""count() on meta: the model sees its own device, keeps the values it computes by itself, and leaves nothing on meta."""
+"""count() on meta: the model sees its own device, keeps the values it computes, and leaves nothing on meta."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_large_masks_are_made_on_meta() -> None:
 
 
 class WrittenInPieces(nn.Module):
-    """A buffer that begins with values and is filled from what has none."""
+    """Fills a buffer, which begins with values, from a tensor without values."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ def test_what_transformers_models_do(cls: type[nn.Module]) -> None:
 
 
 class Moves(nn.Module):
-    """Says how many tokens there are, as vision-language models do in a check, and brings what it made back."""
+    """Formats the number of tokens in a check, as vision-language models do, and moves its results back to the CPU."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         tokens = (x > 0).sum()
@@ -128,7 +128,7 @@ def test_moves_are_calls_and_saying_a_number_is_none() -> None:
 
 
 def test_a_tensor_tells_the_type_that_it_has_on_its_own_device() -> None:
-    """``x.type()`` names it, and ``x.type(torch.DoubleTensor)`` makes another."""
+    """``x.type()`` returns its name, and ``x.type(torch.DoubleTensor)`` converts it."""
     told = list[str]()
 
     class Asks(nn.Module):
@@ -152,7 +152,7 @@ def test_a_tensor_tells_the_type_that_it_has_on_its_own_device() -> None:
 
 
 MANY = 2**21
-"""Too many floats to be made with values, and not too many integers."""
+"""Too many floats to make them with values, but not too many integers."""
 
 
 @pytest.mark.parametrize(

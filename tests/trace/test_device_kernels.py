@@ -1,4 +1,4 @@
-"""The backward pass of attention, counted on meta: that of the kernel which the model's device takes."""
+"""The backward pass of attention, counted on meta, is the backward of the kernel that the model's device uses."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_counted_as_it_runs(name: str, device: str) -> None:
 
 
 def test_the_weights_of_the_attention_are_not_kept() -> None:
-    """Fused, an attention over n positions keeps no n x n tensor; written out, it does."""
+    """Fused attention over n positions keeps no n x n tensor; written out, it does."""
     x = torch.randn(2, N, D)
     fused, plain = (fxflops.count(Attention(WAYS[name]), x, backward=True) for name in ("plain", "written out"))
     ran = fxflops.analyze(Attention(WAYS["plain"]), x, backward=True, trace="record", repeats=0, progress=False)
@@ -107,7 +107,7 @@ def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 class Dispatched(DispatchMode):
-    """Notes each operator, and how what it puts out lies."""
+    """Records each operator, and the shapes, strides and dtypes of its outputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -192,7 +192,7 @@ def returning(q: torch.Tensor) -> torch.Tensor:
 
 
 def another(fake: Any) -> torch.Tensor:
-    """A fake tensor that no operator made."""
+    """A fake tensor that no operator returned."""
     return fake_tensors()[0](fake.fake_mode, meta(2, 3), torch.device("cpu"))
 
 
@@ -210,7 +210,7 @@ def test_a_call_is_made_again_where_all_its_tensors_are_known(
 
 @pytest.mark.parametrize("needs_grad", [False, True])
 def test_dropout_of_a_gpu_saves_a_mask_of_booleans(needs_grad: bool) -> None:
-    """Torch knows its kernel by the device of a fake tensor: no GPU is needed."""
+    """torch chooses its kernel by the device of a fake tensor, so no GPU is needed."""
     x = meta(2, 3).requires_grad_(needs_grad)
     for device, names in [("cuda", ["aten::native_dropout"]), ("cpu", [])]:
         with torch.set_grad_enabled(needs_grad), Dispatched() as seen:

@@ -1,4 +1,4 @@
-"""A call that mixes dtypes is counted if it runs, and only then: torch's own kernels tell, on small tensors."""
+"""A call that mixes dtypes is counted if and only if it runs. torch's own kernels decide, on small tensors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fxflops.trace.dtypes import MixedDtypesError
 DTYPES = torch.float16, torch.bfloat16, torch.float32, torch.float64
 INDEX = torch.zeros(2, dtype=torch.long)
 Case = tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]
-CASES: dict[str, Case] = {  # the first tensor is of one dtype, the others of another
+CASES: dict[str, Case] = {  # the first tensor has one dtype, the others another
     "linear": (F.linear, ((2, 3), (4, 3), (4,))),
     "linear on 3 dims": (F.linear, ((2, 2, 3), (4, 3))),
     "matmul": (torch.matmul, ((2, 3), (3, 4))),
@@ -71,7 +71,7 @@ def test_what_runs_is_counted_and_nothing_else(name: str, device: str) -> None:
             runs = True
         except RuntimeError:
             runs = False
-        # On meta the CPU decides.
+        # A model on meta follows the CPU's rules.
         for given in (inputs, tuple(tensor.to("meta") for tensor in inputs))[: 2 if device == "cpu" else 1]:
             if runs:
                 assert fxflops.count(Calls(function), given).trace == "counted on the meta device", (a, b)
@@ -101,7 +101,7 @@ def test_what_runs_is_simulated_and_nothing_else(name: str) -> None:
 @pytest.mark.parametrize("name", ["layer norm", "group norm", "batch norm"])
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_norms_weights_are_refused_as_the_device_refuses_them(name: str, device: str) -> None:
-    """Of a GPU's norms only the batch norm takes weights in float32 beside an input of half the width. Fake tensors need no GPU."""
+    """On a GPU, only batch norm takes float32 weights with an input of half the width. Fake tensors need no GPU."""
     function, (first, *others) = CASES[name]
     fake, mode_of = fake_tensors()
     with mode_of() as mode, Rank(mode), torch.no_grad():
@@ -128,7 +128,7 @@ def test_a_layer_of_another_dtype(device: str, backward: bool) -> None:
 def test_integers_are_no_input_of_a_layer() -> None:
     with pytest.raises(RunError, match="the same dtype"):
         fxflops.count(nn.Linear(3, 4, device="meta"), torch.ones(2, 3, dtype=torch.long))
-    for bias in (False, True):  # torch has a sentence for each
+    for bias in (False, True):  # torch has a message for each
         with pytest.raises(RunError, match=r"type.*\n  cast the inputs"):
             fxflops.count(nn.Conv2d(3, 4, 3, bias=bias), torch.ones(1, 3, 4, 4, dtype=torch.uint8))
 
@@ -144,7 +144,7 @@ def test_autocast_makes_them_alike() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*Disabling")  # torch warns that it turns autocast off
 def test_a_model_on_meta_may_be_for_another_machine() -> None:
-    """Without a GPU torch turns its autocast off, so that it cannot be seen what it would cast."""
+    """Without a GPU torch turns its autocast off, so it is unknown what it would cast."""
 
     class Casts(nn.Module):
         def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What ``build`` computes from constants alone has its values in a simulated rank, and nothing else has."""
+"""In a simulated rank, what ``build`` computes from constants alone has values, and nothing else does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.distributed import simulates
 
 pytestmark = [
     simulates,
-    pytest.mark.filterwarnings("ignore::FutureWarning"),  # of torch.distributed itself
+    pytest.mark.filterwarnings("ignore::FutureWarning"),  # from torch.distributed itself
 ]
 GIVEN = torch.tensor([2.0, 3.0])
 

@@ -1,4 +1,4 @@
-"""The record of a step whose operators' results are remembered is that of the same step where each operator runs."""
+"""A step whose operator results are remembered leaves the same record as a step that runs each operator."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Net(nn.Module):
 
 
 def record(checkpointed: bool, remembered: bool) -> Any:
-    """The calls of a training step, with their costs and results, and the storages at its peak."""
+    """Return the calls of training steps with their costs and results, the peak memory, and whether the report is complete."""
     mode = fake_tensors()[1](allow_non_fake_inputs=True)
     with mode, Rank(mode) if remembered else nullcontext():
         model, x = Net(checkpointed), torch.randn(2, 4, 8)
@@ -70,7 +70,7 @@ def test_remembered_operators_leave_the_same_record(checkpointed: bool) -> None:
 
 
 class Keeping(TorchDispatchMode):
-    """A mode of the user's, with an attribute of the name that a simulated rank's has."""
+    """A user's mode that happens to have an attribute named like a simulated rank's."""
 
     def __init__(self) -> None:
         super().__init__()

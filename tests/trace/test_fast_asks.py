@@ -1,4 +1,4 @@
-"""What the fast path of a count asks for: each kind of call once, and the same counts come of it."""
+"""The fast path of a count runs each kind of call only once, and the counts stay the same."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.trace.test_meta_world import assert_same
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """The functions, and the operators of backward passes, that go the observer's own way."""
+    """Count the functions, and the operators of backward passes, that the observer runs instead of remembering them."""
     names: Counter[str] = Counter()
     function, operator = FunctionCalls._observe_call, OperatorCalls._observe_operator
 
@@ -55,15 +55,15 @@ def test_functions_are_asked_for_once_where_no_rule_tells(asked: Counter[str]) -
 def test_operators_of_equal_layers_are_asked_for_once(asked: Counter[str]) -> None:
     model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(5)))
     report = fxflops.count(model, X, backward=True)
-    # The backward pass begins with an expanded one: the last layer's gradient has other strides than the rest.
-    # mm: the gradient of a weight, and that of an input; the first layer's input has none.
+    # The backward pass begins with an expanded gradient, so the last layer's gradient has different strides from the rest.
+    # mm: once for a weight's gradient and once for an input's. The first layer's input needs no gradient.
     assert (asked["aten::tanh_backward"], asked["aten::mm"]) == (2, 2)
     assert report.by_operator("backward")["tanh_backward"].calls == 5
     assert report.total_backward_macs == (5 + 4) * 2 * 8 * 8
 
 
 class Forces(nn.Module):
-    """Takes a gradient in its forward, of layers that are alike."""
+    """Takes a gradient through equal layers in its forward."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ def test_a_gradient_stands_in_the_module_that_takes_it() -> None:
 
 
 class Flat(nn.Module):
-    """Calls a leaf that makes views, by name and often."""
+    """Calls a leaf that makes views several times, with keyword arguments."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,12 +107,12 @@ def test_views_of_a_leaf_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(model_run, "meta_run", noted)
     report = fxflops.count(Flat(), torch.randn(2, 2, 4))
-    assert (runs, report.trace) == ([False], "counted on the meta device")  # not once more, to see who made them
+    assert (runs, report.trace) == ([False], "counted on the meta device")  # no second run, to see who made the views
     assert_same(Flat(), torch.randn(2, 2, 4))
 
 
 class Pools(nn.Module):
-    """Keeps what one layer gives each time: the last time is the peak."""
+    """Keeps the result of every call of a layer, so that the last call is at the peak."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What stands for a module's forward while it is counted, and for that of a copy that the model makes of it."""
+"""The replacement of a module's forward during a count, also in copies that the model makes of the module."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ X = torch.randn(4, 64)
 
 
 class Copies(nn.Module):
-    """Runs three copies of a layer, one after the other; or copies of copies, or keeps one."""
+    """Run three copies of a layer in sequence. The copies may be copies of copies, or may be kept."""
 
     def __init__(self, way: str = "") -> None:
         super().__init__()
@@ -85,7 +85,7 @@ def test_a_static_forward_takes_no_module() -> None:
 
 
 class Changes(nn.Module):
-    """Changes its layer in its forward, before it is called: twice the layer's work from then on."""
+    """Change its layer during the forward, before calling it. The layer then does twice the work."""
 
     def __init__(self, way: str) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ COUNTS: dict[str, Callable[[Any], Report]] = {
 @pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning", "ignore:.*torch.jit:DeprecationWarning")
 @pytest.mark.parametrize("way", COUNTS)
 def test_a_frozen_script_counts_the_same_each_time(way: str) -> None:
-    """Its optimizer, which compares weights in the first calls, is not the model; and it has no mode."""
+    """The script's optimizer, which compares weights in the first calls, is not the model. A frozen script has no training mode."""
     model = scripted()
     reports = [COUNTS[way](model) for _ in range(3)]
     assert [report.total_macs for report in reports] == [PRODUCTS] * 3
@@ -159,7 +159,7 @@ def test_kernels_that_a_script_hides_are_told(way: str) -> None:
 
 
 def graphed(module: nn.Module) -> nn.Module:
-    """Replace the forward as torch.cuda.make_graphed_callables does: what it returns is there already."""
+    """Replace the forward like torch.cuda.make_graphed_callables: its result exists already."""
     out = module(torch.ones(2, 4)).detach()
 
     def new_fwd(x: torch.Tensor) -> torch.Tensor:
@@ -190,7 +190,7 @@ def test_what_a_replayed_graph_computes_is_not_known_on_cuda(call: Any) -> None:
 
 
 class Replaying(nn.Module):
-    """Captures its layer in the first call, and replays it from then on."""
+    """Captures its layer once, and replays the graph in every forward."""
 
     def __init__(self) -> None:
         super().__init__()

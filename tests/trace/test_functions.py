@@ -1,4 +1,4 @@
-"""What can be told of a function without running it: its name, and whether it may write to its arguments."""
+"""What is known about a function without running it: its name, and whether it may write to its arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modules of names that break the code torch.fx writes, or that its GraphModule has attributes of."""
+"""Modules with names that break the code written by torch.fx, or that are attributes of its GraphModule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recorder: whatever runs becomes a graph that gives the same outputs, twice in a row, and the same counts."""
+"""The recorder: whatever runs becomes a graph with the same counts, which gives the same outputs twice in a row."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Batch:
 
 
 class Cache:
-    """As a KV cache: an object that the model changes."""
+    """An object that the model changes, like a KV cache."""
 
     def __init__(self) -> None:
         self.keys: list[torch.Tensor] = []
@@ -213,7 +213,7 @@ def test_the_graph_gives_the_models_outputs_twice_in_a_row(name: str) -> None:
     model, args, kwargs = CASES[name]
     model.requires_grad_(False)
     report, graph = recorded(model, args, kwargs)
-    if name != "constants":  # it goes through numpy
+    if name != "constants":  # this model goes through numpy
         assert report.complete, report.missing
     state = {key: value.clone() for key, value in model.state_dict().items()}
 
@@ -227,7 +227,7 @@ def test_the_graph_gives_the_models_outputs_twice_in_a_row(name: str) -> None:
     expected = outputs(model)
     for _ in range(2):
         for one, other in zip(outputs(graph), expected, strict=True):
-            # The encoder's own run takes a fused path, with other roundings.
+            # The encoder itself takes a fused path, which rounds differently.
             assert torch.allclose(one, other, atol=1e-6) if name == "encoder" else torch.equal(one, other)
     assert type(graph(*args, **kwargs)) is type(model(*args, **kwargs))
 
@@ -284,7 +284,7 @@ def test_a_symbolic_graph_that_does_other_than_the_model_is_not_taken() -> None:
 
 
 class Views(nn.Module):
-    """Reads two views of a table that no call makes."""
+    """Reads two views of a table that no recorded call made."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -302,7 +302,7 @@ class NewOfSize(nn.Module):
 
 
 class Strides(nn.Module):
-    """Calls a layer with one stride, and then with another."""
+    """Calls a layer with one stride, then with another."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -349,7 +349,7 @@ def test_torchs_own_tuples_are_returned(body: Any) -> None:
 
 
 def test_a_function_that_returns_what_it_was_given() -> None:
-    """Full backward hooks put such a function around a module (opacus has them): gradients pass through it."""
+    """Full backward hooks (e.g. opacus's) put such a function around a module, and gradients pass through it."""
     model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), torch.ones(3, 4, requires_grad=True)
     for layer in model:
         layer.register_full_backward_hook(lambda module, given, out: None)

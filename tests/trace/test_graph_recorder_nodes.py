@@ -1,4 +1,4 @@
-"""The nodes of a recorded graph: what a call is written as, and its arguments."""
+"""The nodes of a recorded graph: how a call and its arguments are written."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Body(nn.Module):
 
 
 class Factor(float):
-    """A float with a name of its own."""
+    """A subclass of float."""
 
 
 class Reduction(enum.IntEnum):

@@ -1,4 +1,4 @@
-"""A module is counted as a whole where its class's formula says what its forward does, and nowhere else."""
+"""A module is counted as a whole only if its class's formula describes what its forward does."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ WAYS: dict[str, Way] = {
 }
 IMAGES, ROWS = torch.randn(2, 3, 8, 8), torch.randn(5, 8)
 CONV = 2 * 4 * 6 * 6 * 27
-"""MACs of a 3x3 convolution from 3 to 4 channels on them."""
+"""MACs of a 3x3 convolution from 3 to 4 channels on IMAGES."""
 LINEAR = 5 * 8 * 16
 
 
 class Standardized(nn.Conv2d):
-    """Keeps the forward, overrides what it calls."""
+    """Keeps the forward, but overrides a method that it calls."""
 
     def _conv_forward(self, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         return super()._conv_forward(input, weight - weight.mean((1, 2, 3), keepdim=True), bias)
 
 
 class Factored(nn.Linear):
-    """Its weight is computed, by a property."""
+    """Its weight is computed by a property."""
 
     def __init__(self) -> None:
         super().__init__(8, 16)
@@ -46,7 +46,7 @@ class Factored(nn.Linear):
 
 
 class LookedUp(nn.Linear):
-    """Its weight is computed, by ``__getattr__``."""
+    """Its weight is computed by ``__getattr__``."""
 
     def __init__(self) -> None:
         super().__init__(8, 16)
@@ -58,7 +58,7 @@ class LookedUp(nn.Linear):
 
 
 class Flattened(nn.Module):
-    """The weight is a plain tensor, as where parameters are kept in one flat one."""
+    """The layer's weight is a plain tensor, e.g. a view of one flat parameter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class Flattened(nn.Module):
 
 
 class Generated(nn.Module):
-    """The weight is what another layer puts out."""
+    """The layer's weight is another layer's output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class OnTheInstance(nn.Conv2d):
 
 
 CASES: dict[str, tuple[Callable[[], nn.Module], torch.Tensor, int, int]] = {
-    # the filters' 108 elements: 26 adds and a division for each of 4 means, a subtraction for each
+    # the filters' 108 elements: 26 adds and a division for each of 4 means, a subtraction for each element
     "a method of the subclass": (lambda: Standardized(3, 4, 3), IMAGES, CONV, 4 * 27 + 108),
     "a method on the instance": (OnTheInstance, IMAGES, CONV, 108),
     "a property": (Factored, ROWS, LINEAR + 16 * 8 * 2, 2 * 16 * 8 * 2 - 16 * 8),
@@ -113,7 +113,7 @@ def test_what_comes_before_a_layers_product_is_counted(case: str, way: str) -> N
 
 
 class Renamed(nn.Conv2d):
-    """Changes nothing that the forward reads."""
+    """Overrides nothing that the forward uses."""
 
     def extra_repr(self) -> str:
         return "mine"
@@ -128,7 +128,7 @@ def test_a_subclass_that_changes_nothing_is_counted_as_a_whole() -> None:
 
 
 class Doubled:
-    """Modules and functions with others in their place: a product of [*, 16] and [16, 16] after the layer's own."""
+    """Patch a module's method or a function: its result [*, 16] is multiplied by a [16, 16] matrix."""
 
     def __init__(self, owner: Any, name: str) -> None:
         self.owner, self.name, self.own = owner, name, getattr(owner, name)
@@ -157,7 +157,7 @@ def test_what_is_put_in_the_place_of_torchs_own_is_counted(owner: Any, name: str
 
 
 class Replaces(nn.Module):
-    """Its layer's forward is another one in the second of three calls."""
+    """Replaces its layer's forward for the second of three calls."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""Functions of other libraries: handed over while a run is on, however they were imported, and as they were before and after.
+"""Functions of other libraries are replaced during a run, however they were imported, and restored afterwards.
 
-The oracle is the library itself: a plain computation that counts as its operators do where no formula names it.
+The oracle is the library itself: without a formula for its function, its operators are counted.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def outer(x, w):
 
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A library with a kernel, known by name: 3 per element forward, 5 backward."""
+    """A library with a kernel that is known by name: 3 FLOPs per element forward, 5 backward."""
     module = types.ModuleType("some_library.kernels")
     exec(SOURCE, vars(module))
     monkeypatch.setitem(sys.modules, "some_library", types.ModuleType("some_library"))
@@ -118,7 +118,7 @@ def test_it_counts_the_same_where_it_runs(kernels: Any) -> None:
     assert weight is not None
     torch.testing.assert_close(weight, wanted.sum(0))
     ops = {each.call.op for each in p.report.counted}
-    assert not {"cumsum", "flip"} & ops  # its own work is in the one row
+    assert not {"cumsum", "flip"} & ops  # its own operators are part of its single row
 
 
 def test_the_function_is_what_it_was(kernels: Any) -> None:
@@ -148,7 +148,7 @@ def test_arguments_that_it_does_not_take_raise_its_own_error(kernels: Any) -> No
 
 
 def test_however_it_was_imported(kernels: Any) -> None:
-    """Bound before, in a closure, a partial, a wrapper with parameters of its own, called by another of its library."""
+    """Bound before the run, in a closure, a partial, a wrapper with parameters of its own, or called by the library itself."""
     scan = kernels.scan
 
     @functools.wraps(scan)
@@ -173,7 +173,7 @@ def test_a_library_that_the_forward_imports(kernels: Any, monkeypatch: pytest.Mo
 
 
 def test_other_threads_run_it_as_ever(kernels: Any) -> None:
-    results = queue.SimpleQueue[Any]()  # a list that the model fills is emptied again
+    results = queue.SimpleQueue[Any]()  # not a list, because a count empties a list that the model fills
 
     def both(x: Any, w: Any) -> Any:
         thread = threading.Thread(target=lambda: results.put(kernels.scan(torch.ones(2, 3), torch.ones(3)).tolist()))
@@ -193,7 +193,7 @@ def test_a_users_formula_comes_first_by_name_and_for_the_function(kernels: Any) 
 
 
 def test_a_users_formula_for_a_function_of_plain_python(kernels: Any) -> None:
-    """It has no rule for its result: its own code runs, on meta too, and is part of the one row."""
+    """No rule gives its result, so its own code runs, on meta too. That code is part of its single row."""
     module = types.ModuleType("some_library.plain")
     exec("def twice(x):\n    return x * 2 + x", vars(module))
     with pytest.MonkeyPatch.context() as patch:

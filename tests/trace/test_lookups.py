@@ -1,4 +1,4 @@
-"""Counting on meta says that a row is looked up which the table does not have; on real tensors torch raises."""
+"""On meta, a count reports a lookup of a row that the table does not have. On real tensors torch raises."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Scaled(nn.Embedding):
 
 
 class Positions(nn.Module):
-    """As GPT-2 learns its positions."""
+    """Learned positions, as in GPT-2."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Positions(nn.Module):
 
 LOOKUPS = [nn.Embedding(10, 4), Scaled(10, 4), Written()]
 ROWS = {(0, 9): 9, (0, 10): 10, (-1, 3): -1, (): 0}
-"""Indices, with the one that is told if torch raises."""
+"""Indices, and the one that is reported if torch raises."""
 
 
 @pytest.mark.parametrize("backward", [False, True])

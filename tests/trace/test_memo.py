@@ -1,4 +1,4 @@
-"""What is known of calls: the key of all that a result depends on, and what is the same of two of them."""
+"""The memo of calls: keys that hold everything a result depends on, and keys that ignore strides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Meta tensors that stand for real ones: which values they lose, and how a call sees them."""
+"""Meta tensors that stand for real ones: when they lose their values, and how calls see them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ X = torch.ones(3, 4)
 
 
 class Into(nn.Module):
-    """Writes into a tensor of its own, and does as many products as that then says."""
+    """Writes into a tensor that it made, and multiplies only if the values of that tensor say so."""
 
     def __init__(self, made: Callable[[], torch.Tensor]) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Doubled(torch.autograd.Function):
 
 
 class Filled(nn.Module):
-    """Fills a tensor of its own, and gives it to what autograd does not see the inside of."""
+    """Fills a tensor that it made, and passes it to a function whose inside autograd does not see."""
 
     def __init__(self, way: str) -> None:
         super().__init__()
@@ -77,11 +77,11 @@ class Filled(nn.Module):
 def test_what_was_written_to_learns_through_a_function(run: Callable[..., fxflops.Report], way: str) -> None:
     assert (
         run(Filled(way), X, backward=True).total_backward_macs == 3 * 4 * 4
-    )  # of the weight: the input learns nothing
+    )  # of the weight: the input needs no gradient
 
 
 class FilledInside(nn.Module):
-    """Fills a tensor of its own where autograd does not see the inside, and goes on with it."""
+    """Fills a tensor inside a function that autograd does not look into, and continues with it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,12 +98,12 @@ class FilledInside(nn.Module):
 
 def test_what_was_written_to_inside_a_function_learns_behind_it() -> None:
     report = fxflops.count(FilledInside(), X.clone().requires_grad_(), backward=True)
-    assert report.total_backward_macs == 4 * 3 * 4 * 4  # of both weights and inputs
+    assert report.total_backward_macs == 4 * 3 * 4 * 4  # of the weights and inputs of both layers
     assert report.total_recompute_flops > 0
 
 
 class Turned(nn.Module):
-    """Turns a table of its own over, between two products with it."""
+    """Transposes its table in place between two products."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,11 +131,11 @@ class TwoOutputs(nn.Module):
 
 def test_the_gradients_of_an_input_that_is_returned_are_added() -> None:
     report = fxflops.count(TwoOutputs(), X.clone().requires_grad_(), backward=True)
-    assert report.total_backward_flops == X.numel() + X.numel()  # times 2, and the sum of the two
+    assert report.total_backward_flops == X.numel() + X.numel()  # times 2, and the sum of both gradients
 
 
 class Thawing(nn.Module):
-    """A layer that is used twice; its bias learns from the second time on."""
+    """A layer that is used twice. Its bias needs a gradient only from the second time on."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ def test_a_parameter_that_the_forward_thaws_has_a_gradient_from_then_on() -> Non
     report = fxflops.count(model, x, backward=True)
     assert report.trace == "counted on the meta device"
     assert not model.fc.bias.requires_grad
-    products = 3 * (3 * 4 * 4)  # both gradients of the weight, and that of what lies between
+    products = 3 * (3 * 4 * 4)  # both gradients of the weight, and the gradient of y
     assert report.total_backward_macs == products
     assert report.by_operator("backward")["sum"].total.flops == (3 - 1) * 4
     assert fxflops.analyze(model, x, backward=True, repeats=0).total_backward_flops == report.total_backward_flops

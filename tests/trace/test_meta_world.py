@@ -1,4 +1,4 @@
-"""A count by shape rules and plans is the one that asks the kernels of meta for every call."""
+"""A count by shape rules and plans equals one that runs the meta kernels for every call."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from tests.trace.programs import differs
 
 
 def assert_same(model: nn.Module, *args: Any, **settings: Any) -> None:
-    """Counted twice, it is both times what is counted where the kernels are asked."""
+    """Check that a first and a second count both equal a count that runs the meta kernels."""
     wanted = facts_of(kernels_asked(model, *args, **settings))
     for time in ("first", "second"):
         found = facts_of(fxflops.count(model, *args, **settings))
         told = {"timeline"} if found["max_memory"] == wanted["max_memory"] else {"timeline", "memory", "live_at_peak"}
-        for name, value in wanted.items():  # kernels make numbers, and those of norms vectors of statistics, on the way
+        for name, value in wanted.items():  # kernels also allocate numbers, and norms vectors of statistics
             near = pytest.approx(value, rel=1e-3, abs=64) if name == "max_memory" else value
             assert name in told or found[name] == near, (time, name)
 
 
 def ran(report: Report) -> list[tuple[Any, ...]]:
-    """The calls of a run, wherever its tensors were."""
+    """The calls of a run, whatever device its tensors were on."""
     return [
         (c.op, c.path, repr(c.args), repr({**c.kwargs, "device": None}), repr(c.out), repr(dict(c.settings)))
         for c in report.calls
@@ -177,9 +177,9 @@ FEWER: dict[str, dict[str, Any]] = {
     "xcit_nano_12_p16_224": {"depth": 3},
     "beit_base_patch16_224": {"depth": 3},
 }
-"""Of dozens of blocks that are alike, as many as show what is done for the first, the second, and each after them."""
+"""Enough of the dozens of equal blocks to cover the first, the second and later ones."""
 FIXED = ("vit", "swin", "cait", "levit", "mixer", "eva", "beit", "coatnet")
-"""Models that take images of one size."""
+"""Models that only take images of one size."""
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -308,7 +308,7 @@ def test_another_thread_gets_true_results() -> None:
     report = fxflops.count(model, X)
     server.join()
     assert torch.equal(found[0], wanted)
-    assert not report.complete  # who served it, and for whom, is not known
+    assert not report.complete  # the other thread's call of the model does not belong to this run
 
 
 def test_formulas_are_respected() -> None:
@@ -415,7 +415,7 @@ def test_equal_operations_of_a_run_are_one(counter: Any) -> None:
 
 
 class Values(nn.Module):
-    """Computes masks and positions, whose tensors have values, in every way that a count treats on its own."""
+    """Computes masks and positions, whose tensors have values, in every way that a count handles specially."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -455,7 +455,7 @@ def test_calls_on_values_are_recorded_as_if_observed(device: str) -> None:
     wanted = facts_of(kernels_asked(model, x))
     torch.manual_seed(0)
     found = facts_of(fxflops.count(model, x))
-    if device == "meta":  # a temporary that makes no peak is no moment of a call that is skipped
+    if device == "meta":  # if a call is skipped, its temporaries are in the timeline only at a peak
         del found["timeline"], wanted["timeline"]
     assert found == wanted
     assert device == "meta" or not model.steps.any()

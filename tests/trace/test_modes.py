@@ -1,4 +1,4 @@
-"""A model does under the observer's modes what it does without them."""
+"""A model does the same under the observer's modes as without them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fxflops.torch_internals import fake_tensors
 
 
 def vendored(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """As copied from torch and changed: two products, where torch's function of that name has none."""
+    """Like a function copied from torch and changed: it computes two products, torch's function of that name none."""
     if has_torch_function((x, weight)):
         return handle_torch_function(F.normalize, (x, weight), x)
     return (x @ weight) @ weight
@@ -69,7 +69,7 @@ def test_a_function_that_was_copied_from_torch_runs_its_own_body(functions: list
 
 
 class Swallows(nn.Module):
-    """Runs its head where a value is as it should be, and goes on without where reading it raises."""
+    """Runs its head if a value is as expected, and continues without the head if reading the value raises."""
 
     def __init__(self, error: type[Exception]) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ def test_an_error_of_metas_that_the_model_catches_is_not_believed(error: type[Ex
 
 
 class Probes(nn.Module):
-    """Catches an error that its own tensors raise too."""
+    """Catches an error that real tensors raise too."""
 
     def __init__(self) -> None:
         super().__init__()

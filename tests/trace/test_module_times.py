@@ -1,4 +1,4 @@
-"""Blocks profiled by module or step alone: what is seen, what is said to be unseen, and that nothing is left behind."""
+"""Blocks profiled by module or by step: what is seen, what is reported as unseen, and that nothing is left behind."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_training_loop_by_module(trained: tuple[Net, torch.optim.Optimizer]) -
 
 @pytest.mark.parametrize("detail", ["modules", "steps"])
 def test_optimizers_are_timed_in_the_thread_of_the_block_alone(detail: str) -> None:
-    """The block is given no optimizer; a second one steps in another thread, whose time is that of the code around it."""
+    """The block is given no optimizer. A second optimizer steps in another thread; its time belongs to the code around it."""
     model, other = nn.Linear(4, 4), nn.Linear(4, 4)
 
     class Slowly(torch.optim.SGD):
@@ -135,7 +135,7 @@ def test_what_is_unseen_is_unknown(trained: tuple[Net, torch.optim.Optimizer]) -
 
 @pytest.mark.parametrize("detail", ["modules", "steps"])
 def test_no_convention_charges_a_module_that_was_only_timed(detail: str) -> None:
-    """Those of tools that hook modules charge one for its shapes, which nobody saw."""
+    """Conventions of hook-based tools charge a module by its shapes, which nobody saw here."""
     for model in (nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.LSTM(4, 4))):
         with fxflops.profile(model, detail=detail) as p:
             model(torch.ones(2, 4))

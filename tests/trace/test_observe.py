@@ -1,4 +1,4 @@
-"""The observer: which calls and scopes one run yields, under which paths."""
+"""The observer: which calls and scopes a run yields, and under which paths."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def test_control_flow_differentiates_what_its_functions_close_over(name: str) ->
     with fxflops.profile(model, convention="torch") as profile:
         model(x).sum().backward()
     reports = [fxflops.count(model, x, convention="torch", backward=True), profile.report]
-    if name in ("cond", "map"):  # torch 2.6 itself differentiates no others
+    if name in ("cond", "map"):  # torch 2.6 cannot differentiate the others
         reports.append(fxflops.analyze(model, x, convention="torch", backward=True, repeats=1))
         assert reports[-1].backward_timing is not None
     for report in reports:

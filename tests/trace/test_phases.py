@@ -1,4 +1,4 @@
-"""Phases: what is forward, gradient, backward, recomputation, step; by hand, and against torch's FlopCounterMode."""
+"""Phases: forward, gradient, backward, recomputation and optimizer step; by hand, and against torch's FlopCounterMode."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WEIGHTS = INPUTS * OUTPUTS + OUTPUTS
 
 
 def stepped(model: nn.Module, optimizer: Optimizer, *, named: bool, with_closure: bool) -> tuple[fxflops.Report, int]:
-    """A training step, and how often the model ran in it."""
+    """Profile a training step. Return the report, and how often the closure ran."""
     ran = 0
 
     def closure() -> Any:
@@ -52,12 +52,12 @@ def test_only_the_arithmetic_of_a_step_is_the_optimizers(named: bool, with_closu
     model = nn.Linear(INPUTS, OUTPUTS).to(device)
     report, _ = stepped(model, SGD(model.parameters(), lr=0.1), named=named, with_closure=with_closure)
     assert report.total_macs == ROWS * INPUTS * OUTPUTS
-    assert report.total_flops == 2 * ROWS * INPUTS * OUTPUTS + ROWS * OUTPUTS - 1  # and the sum, the loss
-    assert report.total_backward_macs == ROWS * INPUTS * OUTPUTS  # of the weight: the input learns nothing
+    assert report.total_flops == 2 * ROWS * INPUTS * OUTPUTS + ROWS * OUTPUTS - 1  # plus the sum, i.e. the loss
+    assert report.total_backward_macs == ROWS * INPUTS * OUTPUTS  # of the weight: the input needs no gradient
     assert report.total_optimizer_flops == 2 * WEIGHTS  # weight -= lr * gradient
 
 
-@pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")  # torch 2.8 of its own LBFGS
+@pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")  # torch 2.8 warns about its own LBFGS
 @pytest.mark.parametrize("named", [True, False], ids=["named", "nobody named it"])
 def test_a_closure_that_is_called_again_and_again(named: bool, device: str) -> None:
     model = nn.Linear(INPUTS, OUTPUTS).to(device)
@@ -112,7 +112,7 @@ def test_another_threads_optimizer_is_left_alone() -> None:
 
 
 def test_a_step_in_the_backward_pass(device: str) -> None:
-    """Each gradient is used as soon as it is there."""
+    """Each gradient is used as soon as it exists."""
     model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)).to(device)
     optimizers = {p: SGD([p], lr=0.1) for p in model.parameters()}
 
@@ -132,7 +132,7 @@ HIDDEN, POINTS = 16, 5
 
 
 class Forces(nn.Module):
-    """Energy, and minus its derivative by the positions."""
+    """Returns an energy, and minus its derivative with respect to the positions."""
 
     def __init__(self, create_graph: bool = True) -> None:
         super().__init__()
@@ -162,11 +162,11 @@ def analyzed(model: nn.Module, x: torch.Tensor, **settings: Any) -> fxflops.Repo
 def test_a_gradient_inside_the_forward_is_a_part_of_it(way: Callable[..., Any], create_graph: bool) -> None:
     report = way(Forces(create_graph), torch.randn(POINTS, 3))
     layers = POINTS * (3 * HIDDEN + HIDDEN * 1)
-    assert report.total_macs == report[""].total.macs == 2 * layers  # back through each layer, to its input
+    assert report.total_macs == report[""].total.macs == 2 * layers  # and back through each layer, to its input
     assert report.by_module("gradient")[""].total.macs == layers
     assert report.total_backward_flops is report.total_recompute_flops is None
-    energy = 2 * layers + POINTS * HIDDEN + (POINTS - 1)  # with tanh, and the sum
-    assert report.total_flops - report.total_gradient_flops == energy + 3 * POINTS  # minus the slope
+    energy = 2 * layers + POINTS * HIDDEN + (POINTS - 1)  # plus tanh and the sum
+    assert report.total_flops - report.total_gradient_flops == energy + 3 * POINTS  # plus the minus of the slope
     assert sum(row.total.flops for row in report.by_operator().values()) == report.total_flops
     assert "gradient " in str(report)
 
@@ -183,7 +183,7 @@ def test_the_second_derivative_of_a_training_step_is_backward(way: Callable[...,
     model, x = Forces(), torch.randn(POINTS, 3, requires_grad=True)
     report = way(model, x, backward=True)
     first, _, last = model.net
-    with FlopCounterMode(display=False) as forward:  # without modules: among them it allows no gradient in the forward
+    with FlopCounterMode(display=False) as forward:  # without modules: with them, it allows no gradient in the forward
         energy = F.linear(torch.tanh(F.linear(x, first.weight, first.bias)), last.weight, last.bias).sum()
         (force,) = torch.autograd.grad(energy, x, create_graph=True)
     params, ones = [*model.parameters()], [torch.ones(()), torch.ones(POINTS, 3)]
@@ -195,7 +195,7 @@ def test_the_second_derivative_of_a_training_step_is_backward(way: Callable[...,
 
 
 class Taught(nn.Module):
-    """A checkpointed block, a part of which learns nothing."""
+    """A checkpointed block with a part that needs no gradient."""
 
     def __init__(self, reentrant: bool) -> None:
         super().__init__()
@@ -225,7 +225,7 @@ def test_what_checkpoint_runs_again_without_gradients_is_recomputation_too(
 
 
 class Stopped(nn.Module):
-    """A block that checkpoint computes again, until its last operator has saved its result."""
+    """A checkpointed block. Its recomputation stops as soon as the last saved tensor exists."""
 
     def __init__(self, block: nn.Module, use_reentrant: bool = False) -> None:
         super().__init__()
@@ -238,7 +238,7 @@ class Stopped(nn.Module):
 
 
 class Summed(nn.Module):
-    """A layer, and a sum that saves its result."""
+    """A layer, and a logsumexp, which saves its result."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -261,7 +261,7 @@ STOPPED: dict[str, tuple[Callable[[], nn.Module], int]] = {
         ROWS * INPUTS * OUTPUTS,
     ),
 }
-"""Blocks, with the MACs of them that run again: by hand."""
+"""Blocks, with the MACs that are recomputed, by hand."""
 
 
 @pytest.mark.parametrize("name", STOPPED)
@@ -279,7 +279,7 @@ def test_an_operator_that_saves_its_result_has_run_when_checkpoint_stops_it() ->
 
 
 def test_a_checkpoint_in_one_that_autograd_enters_again() -> None:
-    """A linear layer, whole, and an operator that the inner checkpoint stops: each runs again twice, not three times."""
+    """The whole linear layer, and the operator that the inner checkpoint stops: each runs again twice, not three times."""
     block = Stopped(Summed())
     model = Stopped(block, use_reentrant=True)
     with FlopCounterMode(display=False) as counter:
@@ -290,7 +290,7 @@ def test_a_checkpoint_in_one_that_autograd_enters_again() -> None:
 
 
 class Attentive(nn.Module):
-    """A projection as a module, attention and a product by functions, each of several operators."""
+    """A projection by a module, then attention and a product by functions, each of several operators."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -325,7 +325,7 @@ def test_what_selective_checkpointing_has_saved_is_not_computed_again(kept: str,
             return checkpoint(self.block, x, use_reentrant=False, context_fn=contexts)
 
     model, x = Selective(), torch.randn(2, 5, 8, requires_grad=True)
-    known = {ATTENTION: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v)}  # as it has it itself since torch 2.15
+    known = {ATTENTION: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v)}  # built in since torch 2.15
     with FlopCounterMode(display=False, custom_mapping=known) as counter:
         model(x).sum().backward()
     model.zero_grad()
@@ -337,7 +337,7 @@ def test_what_selective_checkpointing_has_saved_is_not_computed_again(kept: str,
         report = fxflops.count(model, x, backward=True, mode="as_is")
     else:
         report = fxflops.analyze(model, x, backward=True, repeats=1, progress=False)
-    # Of attention's backward pass FlopCounterMode counts what the kernel computes a second time, too.
+    # FlopCounterMode also counts what the kernel of attention's backward recomputes.
     theirs = sum(n for op, n in counter.get_flop_counts()["Global"].items() if not str(op).endswith("_backward"))
     assert 2 * sum(each.macs for each in report.counted if each.call.op != "attention_backward") == theirs
 
@@ -351,7 +351,7 @@ def test_checkpoint_compares_what_its_own_function_reads() -> None:
     body = "return is_comparing()"
     assert asking(f"def {READS_METADATA}(): {body}", CHECKPOINT_FILE)()
     assert not asking(f"def another(): {body}\ndef {READS_METADATA}(): return another()", CHECKPOINT_FILE)()
-    assert not asking(f"def {READS_METADATA}(): {body}", "model.py")()  # a function of the user's with that name
+    assert not asking(f"def {READS_METADATA}(): {body}", "model.py")()  # a user's function with that name
 
 
 @pytest.mark.parametrize("settings", [{}, {"device": "cuda"}, {"device": "cuda", "autocast": torch.bfloat16}])
@@ -361,7 +361,7 @@ def test_checkpoints_in_each_other_are_counted_for_any_device(settings: dict[str
         module = model.get_submodule(path)
         module.forward = partial(checkpoint, module.forward, use_reentrant=False)
     report = fxflops.count(model, torch.ones(4, 8, device="meta"), backward=True, **settings)
-    # The first linear runs a second time within the sequence, and a third time for its own backward pass, where nothing asks for it.
+    # The first linear runs again within the sequence. Its own recomputation stops at its saved input and computes nothing.
     assert report.total_recompute_flops == 2 * 4 * 8 * 8 + 4 * 8
 
 
@@ -377,7 +377,7 @@ def test_the_gradient_that_the_backward_pass_begins_with_is_of_it(backward: Call
 @pytest.mark.parametrize("use_reentrant", [True, False])
 def test_a_count_in_a_recomputation_is_of_a_forward(use_reentrant: bool) -> None:
     layer, counts = nn.Linear(INPUTS, OUTPUTS), []
-    layer.register_forward_hook(lambda *_: None)  # it is run, and its operators are recorded one by one
+    layer.register_forward_hook(lambda *_: None)  # with a hook it is run, and its operators are recorded one by one
 
     def block(x: torch.Tensor) -> torch.Tensor:
         counts.append(fxflops.count(layer, x.detach()))

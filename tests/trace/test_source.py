@@ -1,4 +1,4 @@
-"""Whose line a call was made from: the author's, not that of a library it went through."""
+"""A call's source line is the author's, not one of a library that it went through."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An operator and the method of its name are told apart, in every way of counting."""
+"""An operator and the method of the same name are distinguished, in every way of counting."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WAYS: dict[str, Callable[[nn.Module, torch.Tensor], fxflops.Report]] = {
 def test_targets_are_as_written(way: str) -> None:
     report = WAYS[way](Both(), torch.randn(2, 2))
     targets = [call.target for call in report.calls]
-    if way == "symbolic":  # torch.fx makes + of +=
+    if way == "symbolic":  # torch.fx turns += into +
         targets[4] = operator.iadd if targets[4] is operator.add else targets[4]
     assert targets == WRITTEN
     assert report.complete

@@ -1,4 +1,4 @@
-"""Symbolic graphs: the branches that fixed arguments take, and whose line cannot be traced."""
+"""Symbolic graphs: the branches that fixed arguments take, and the line that cannot be traced."""
 
 from __future__ import annotations
 

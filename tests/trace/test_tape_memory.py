@@ -1,4 +1,4 @@
-"""Watching keeps nothing of autograd's graph alive: what a step allocates inside ``profile()`` is what it allocates outside."""
+"""Profiling keeps none of autograd's graph alive: a step allocates the same inside ``profile()`` as outside."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def step(model: nn.Module) -> None:
 
 
 def validate(model: nn.Module) -> None:
-    """With gradients on, as many loops are by mistake: the graph of one batch is let go before the next."""
+    """Run with gradients on, as many loops do by mistake. Each batch's graph is freed before the next."""
     for _ in range(4):
         model(X)
 
@@ -63,7 +63,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Step]] = {
 
 
 def allocated(run: Callable[[], object]) -> int:
-    """The most bytes that the allocator had given out at one time, beyond those before."""
+    """The most bytes that were allocated at one time during the run."""
     with torch_profile(profile_memory=True, acc_events=True) as watched:
         run()
     assert watched.profiler is not None
@@ -79,7 +79,7 @@ def allocated(run: Callable[[], object]) -> int:
 def test_what_is_allocated_inside_is_what_is_allocated_outside(case: str) -> None:
     build, run = CASES[case]
     model = build()
-    run(model)  # warmed up
+    run(model)  # warm up
     outside = allocated(lambda: run(model))
 
     def inside() -> None:
@@ -107,7 +107,7 @@ def test_what_is_computed_again_is_predicted_to_be_freed(reentrant: bool) -> Non
 @pytest.mark.parametrize("given", ["values", "a list"])
 @pytest.mark.parametrize("affine", [True, False])
 def test_a_first_batch_norm_makes_no_gradient_of_values_that_learn_nothing(given: str, affine: bool) -> None:
-    """Torch's kernel on meta makes it nevertheless, as large as the input."""
+    """torch's meta kernel makes one anyway, as large as the input."""
 
     class Net(nn.Module):
         def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What a run hands to other threads outside of modules is counted as what it computes itself."""
+"""What a run hands to other threads outside of modules is counted like its own work."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import fxflops
 
 X = torch.randn(8, 16)
 MACS = 8 * 16 * 16
-"""Of one product with the weight."""
+"""The MACs of one product with the weight."""
 EARLIER, EARLIER_TOO = ThreadPoolExecutor(2), ThreadPool(2)
 atexit.register(EARLIER_TOO.terminate)
 Job = Callable[[Tensor], Tensor]
@@ -88,7 +88,7 @@ def coroutines(job: Job, given: list[Tensor]) -> list[Tensor]:
 
 
 def nested(job: Job, given: list[Tensor]) -> list[Tensor]:
-    """A task that gives its work to another pool."""
+    """A task that passes its work to another pool."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(lambda: executor(job, given)).result()
 
@@ -131,7 +131,7 @@ RUNS: dict[str, Callable[..., fxflops.Report]] = {
 def test_functions_and_modules_in_threads_are_counted(calls_module: bool, way: Any, run: str) -> None:
     methods = ThreadPoolExecutor.submit, threading.Thread.start, dict(vars(ThreadPool))
     model, plain = Model(way, calls_module), Model(in_turn, calls_module)
-    model(X)  # pools have their threads from now on
+    model(X)  # start the threads of the pools
     report, wanted = RUNS[run](model, X), RUNS[run](plain, X)
     assert report.complete
     assert report.total_macs == 4 * MACS
@@ -171,7 +171,7 @@ def _is_of(thread: threading.Thread) -> bool:
 
 
 def test_tasks_of_other_threads_stay_as_they_are() -> None:
-    """While one thread counts, another one uses a pool: what it computes there is not the count's."""
+    """While one thread counts, another one uses a pool. Its work must not be counted."""
     inside, done, results = threading.Event(), threading.Event(), list[Tensor]()
 
     class Waits(nn.Module):

@@ -1,4 +1,4 @@
-"""What a model runs in threads of its own is counted as what it runs itself."""
+"""What a model runs in threads of its own is counted like the rest of its work."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fxflops.trace.threads import Threads
 
 X = torch.randn(5, 8)
 LINEAR = 5 * 8 * 8
-"""MACs of one layer on it."""
+"""MACs of one layer on X."""
 
 Way = Callable[[nn.Module, torch.Tensor], fxflops.Report]
 
@@ -38,7 +38,7 @@ WAYS: dict[str, Way] = {
 
 
 class Branches(nn.Module):
-    """Four branches of two layers each: in the threads of a pool of its own, of one made for each call, or in none."""
+    """Four branches of two layers, run by a kept pool, by a new pool for each call, or without threads."""
 
     def __init__(self, workers: str) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Branches(nn.Module):
 @pytest.mark.parametrize("workers", ["new", "kept"])
 def test_branches_in_threads_are_counted(workers: str, way: str) -> None:
     model, plain = Branches(workers), Branches("none")
-    model(X)  # a pool that is kept has its threads from now on
+    model(X)  # start the threads of a kept pool
     report, wanted = WAYS[way](model, X), WAYS[way](plain, X)
     assert report.complete
     assert report.total_macs == 4 * 2 * LINEAR
@@ -113,7 +113,7 @@ def test_who_else_calls_a_module_makes_the_report_incomplete() -> None:
 
 
 class Raises(nn.Module):
-    """A layer in a thread raises, and the model goes on."""
+    """A layer raises in a thread, and the model continues."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ def test_a_layer_that_raises_in_a_thread(way: str) -> None:
 
 
 class Again(nn.Module):
-    """A layer in a thread, which checkpoint computes again."""
+    """A layer in a thread, inside a checkpointed block."""
 
     def __init__(self, reentrant: bool) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ def test_a_thread_of_what_is_computed_again_is_no_forward(run: Any, reentrant: b
 
 
 class Swallows(nn.Module):
-    """What a layer in a thread raises on meta, it catches, and goes on otherwise."""
+    """Runs a layer in a thread that catches an error of meta and then does something else."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -199,7 +199,7 @@ def test_an_error_of_metas_that_a_thread_swallows(way: str) -> None:
 
 
 class Clips(nn.Linear):
-    """Writes to its weight, as binarised layers do."""
+    """Writes to its weight, as binarized layers do."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():

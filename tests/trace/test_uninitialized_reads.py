@@ -1,4 +1,4 @@
-"""What torch cannot tell of: data that leaves it, and memory that nothing seen has written."""
+"""What cannot be observed in torch: data that leaves it, and memory that was written out of sight."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_integers_that_are_read_are_positions() -> None:
 
 
 class Attends(nn.Module):
-    """Projects what it is given as one where it is one, as fairseq's attention finds out."""
+    """Like fairseq's attention: uses one projection if both inputs are the same memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ def test_an_address_handed_on_is_one_of_real_memory() -> None:
 
 
 class Native(nn.Module):
-    """Takes what an extension module returns: memory that it allocates, and fills where nobody sees it."""
+    """Uses the result of an extension module: memory that it allocated, and filled out of sight."""
 
     def __init__(self, reads: bool) -> None:
         super().__init__()

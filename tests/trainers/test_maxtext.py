@@ -1,4 +1,4 @@
-"""MaxText's number, worked out by hand from its published source, in the names of its config."""
+"""MaxText's number, by hand from its published source, with the names of its config."""
 
 from __future__ import annotations
 

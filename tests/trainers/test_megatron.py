@@ -1,4 +1,4 @@
-"""Megatron-LM's number, worked out by hand from its published source, in the names of its arguments."""
+"""Megatron-LM's number, by hand from its published source, with the names of its arguments."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_vocabulary_is_padded_and_a_layer_without_gate_has_two_matrices() ->
 
 
 def test_linear_attention() -> None:
-    """Qwen3-Next in small: attention_output_gate, one layer of two with the gated delta net."""
+    """A small Qwen3-Next: attention_output_gate, and the gated delta net in one of two layers."""
     config = {
         "model_type": "qwen3_next", "num_experts": 0, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 8,
         "num_key_value_heads": 2, "intermediate_size": 24, "vocab_size": 128, "linear_num_key_heads": 2,

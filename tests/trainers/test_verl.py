@@ -1,4 +1,4 @@
-"""verl's numbers: those that verl 0.9.1 itself gives, in ``benchmarks/results/trainers.md`` and in its users' logs."""
+"""verl's numbers: from verl 0.9.1 itself, in ``benchmarks/results/trainers.md``, and from its users' logs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_every_type_was_compared() -> None:
 
 
 def test_a_window_by_hand() -> None:
-    """One layer in a window of 4 and one without: two sequences, of 3 and 10."""
+    """One layer with a window of 4 and one without, on two sequences of 3 and 10 tokens."""
     kinds = ["sliding_attention", "full_attention"]
     config = SimpleNamespace(
         model_type="gpt_oss", num_hidden_layers=2, hidden_size=8, num_attention_heads=2, num_key_value_heads=1,
