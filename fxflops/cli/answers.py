@@ -150,7 +150,7 @@ def training_run(
     report = report_of(model, asked.of_saved() if saved else replace(asked, device=None, backward=True))
     result = report.training_run(tokens, card, mfu)
     if json:
-        hours = {"hours": result.hours, "six_nd_hours": result.six_nd_hours}
+        hours = {"hours": result.hours, "six_nd_hours": result.six_nd_hours, "exact_hours": result.exact_hours}
         if gpus is not None:
             hours["days"] = result.days(gpus)
         typer.echo(
@@ -159,7 +159,7 @@ def training_run(
     else:
         days = "" if gpus is None else f"\n{result.days(gpus):,.1f} days on {gpus:,} GPUs"
         typer.echo(
-            f"{result}{days}\ncounted for {report.inputs} ({report.rules}): the cost per token depends on the sequence length, which --input-ids 1,LENGTH sets"
+            f"{result}{days}\ncounted for a step of {report.per_token().tokens:,} tokens ({report.rules}): the cost per token depends on the sequence length, which --input-ids 1,LENGTH sets"
         )
         if result.dtype in ("f32", "tf32"):
             note("the model computes in f32, but most training runs use bf16: give --dtype bf16")

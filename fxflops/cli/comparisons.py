@@ -13,6 +13,7 @@ from ..render.table import grid
 from ..render.text import printable
 from ..report.comparison import SUFFIXES, Comparison, figure_keys
 from ..report.report import Report
+from .libraries import is_from_a_library
 from .options import Asked
 from .reports import is_saved, report_of
 from .shown import Shown
@@ -47,7 +48,9 @@ def reports_of(models: Mapping[str, str], asked: Asked, timed: Mapping[str, Any]
     if len(unsaved) > 1:
         from .runs import check_loads
 
-        for model in unsaved:
+        for model in sorted(
+            unsaved, key=is_from_a_library
+        ):  # files of the user first: their mistakes are the most likely
             check_loads(model, asked)
     return {name: reports.get(name) or report_of(model, asked, timed) for name, model in models.items()}
 

@@ -151,7 +151,7 @@ def mesh(
         warnings.simplefilter("ignore")
         with working(f"loading {model}"):
             net: Any = load(model, on_meta=True).model
-        with counting_bar("simulating training steps", None) as done:
+        with counting_bar("simulating training steps") as counter:
             meshes = train_meshes(
                 net,
                 gpus,
@@ -163,7 +163,8 @@ def mesh(
                 memory=memory,
                 links=links,
                 processes=os.cpu_count() or 1,
-                done=done,
+                done=counter.done,
+                started=counter.started,
             )
     if csv or json:
         for each in meshes.notes:

@@ -94,6 +94,8 @@ def check_loads(name: str, asked: Asked) -> None:
         try:
             subject(name, asked, True, counts=True, tell=lambda line: None)
         except InputError as error:
+            if "has no default inputs" in str(error):
+                raise InputError(f"{error}\n  options for inputs apply to every model") from None
             if error.__cause__ is None and not _is_of_meta(error):
                 raise
 

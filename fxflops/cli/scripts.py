@@ -17,15 +17,15 @@ import typer
 from ..errors import InputError
 from .interrupts import end
 from .options import examples
-from .shown import write
+from .shown import note, write
 
 if TYPE_CHECKING:
     from ..profiled_script import ScriptProfile
 
 EXAMPLES = examples(
     "fxflops profile train.py",
-    "fxflops profile train.py --epochs 1 --batch-size 8",
-    "fxflops profile --lines --save train.html train.py",
+    "fxflops profile --detail steps train.py",
+    "fxflops profile --lines --save train.html train.py --epochs 1 --batch-size 8",
 )
 RUN = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
 """Settings for typer that pass the arguments after the script's name on to the script."""
@@ -38,7 +38,10 @@ def profile(
     context: typer.Context,
     script: Annotated[
         Path,
-        typer.Argument(metavar="SCRIPT", help="A Python file. Arguments after the file name are passed to the script."),
+        typer.Argument(
+            metavar="SCRIPT",
+            help="A Python file. Arguments after the file name are passed to the script: put the options below before the file name.",
+        ),
     ],
     *,
     lines: Annotated[
@@ -72,6 +75,8 @@ def profile(
         if str(script).startswith("-"):
             raise InputError(f"no such option: {script}; fxflops profile --help lists the options")
         raise InputError(f"file not found: {os.fspath(script)!r}; fxflops run MODEL counts and times a model")
+    # Few scripts have options of these names, many have an option --save.
+    _note_passed_on(script, context.args, ("--lines", "--detail"))
     from ..profiled_script import ScriptProfile
 
     run = ScriptProfile(lines, detail)
@@ -85,15 +90,15 @@ def profile(
         typer.echo(_as_python_prints(error, traceback_of_script), err=True, nl=False)
         code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
     _show(run, lines, save or [])
-    # Many scripts have an option --save of their own, few have --lines.
-    likely_ours = ("--lines", "--save") if code else ("--lines",)
-    if passed_on := [each for each in context.args if each.partition("=")[0] in likely_ours]:
-        typer.echo(
-            f"fxflops: {passed_on[0]} was passed to the script, since it comes after {script}; put fxflops's options before {script}",
-            err=True,
-        )
     if code:
+        _note_passed_on(script, context.args, ("--save",))
         raise typer.Exit(code)
+
+
+def _note_passed_on(script: Path, arguments: list[str], names: tuple[str, ...]) -> None:
+    """If one of these options was passed on to the script, print a note: the user may have meant the option of fxflops."""
+    for each in [each for each in arguments if each.partition("=")[0] in names][:1]:
+        note(f"{each} was passed to the script, since it comes after {script}; put fxflops's options before {script}")
 
 
 def _exit_code(script: Path, arguments: list[str]) -> int:

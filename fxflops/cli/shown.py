@@ -224,7 +224,10 @@ def colored() -> bool:
 
 
 IN_HALF = "everything is in f32: --autocast bf16 (or f16) halves the memory of matrix products and of the tensors that they save for backward"
-WHAT_FITS = ("fxflops predict ... --what-fits finds the largest batch", "and the modules to checkpoint")
+WHAT_FITS = (
+    "fxflops predict ... --what-fits finds the largest batch",
+    "and the modules to checkpoint; fxflops mesh splits a language model over several cards",
+)
 """Advice for a run that does not fit in memory, as arguments of :func:`~fxflops.prediction.memory.advice`."""
 
 

@@ -180,6 +180,8 @@ class Meshes(Tabular):
                     f"the meshes have different global batches, of {min(tokens_per_step):,} to {max(tokens_per_step):,} tokens per step; "
                     "to rank them for one global batch, give --global-batch (in Python, global_batch)"
                 )
+            if any(kind.report._counted_run.has_attention for kind in self.found[0][0].kinds):
+                yield "MFU: attention is counted for all pairs of tokens, masked pairs too (dense)"
             if self.batches:
                 yield "batch: sequences per pass x passes per optimizer step"
             yield RANGES
@@ -270,6 +272,7 @@ def rank_meshes(
     layers: int | None = None,
     processes: int = 1,
     done: Callable[[], None] = lambda: None,
+    started: Callable[[int], None] = lambda number: None,
 ) -> Meshes:
     """Simulate a training step on each mesh. Return the meshes that fit into ``memory``, ranked by predicted time, the fastest first.
 
@@ -285,6 +288,7 @@ def rank_meshes(
         layers: as for :func:`simulate`.
         processes: the number of meshes that are simulated at the same time, each in its own copy of this process.
         done: called after each simulation.
+        started: called with the number of simulations that are about to run. Their results may lead to more simulations.
 
     With ``layers``, each mesh is simulated with two shallow models. The two models show whether all layers add the same memory. The first
     mesh is also simulated with all layers, to check that work grows linearly with the layers. If the results differ, all meshes are
@@ -299,7 +303,9 @@ def rank_meshes(
     listed = [*meshes]
     if not listed:
         raise InputError("meshes is empty; pass at least one mesh, such as {'dp': 8}")
-    trials = Trials(found, between, limit, differs=differs, layers=layers, processes=processes, done=done)
+    trials = Trials(
+        found, between, limit, differs=differs, layers=layers, processes=processes, done=done, started=started
+    )
     outcomes = trials.outcomes([Trial(mesh, build) for mesh in listed])
     named = dict(zip(map(mesh_name, listed), outcomes, strict=True))
     return ranked(named, found, between, limit, tokens=tokens, layers=layers)

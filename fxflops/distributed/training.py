@@ -49,6 +49,7 @@ def train_meshes(
     links: Links | None = None,
     processes: int = 1,
     done: Callable[[], None] = lambda: None,
+    started: Callable[[int], None] = lambda number: None,
 ) -> Meshes:
     """Return the meshes of ``gpus`` devices on which a training step of a language model fits, the fastest first.
 
@@ -73,6 +74,7 @@ def train_meshes(
         links: the speeds of the links, in bytes per second and direction; by default the device's links in the table.
         processes: the number of meshes that are simulated at the same time, each in a copy of this process.
         done: called after each simulation.
+        started: called with the number of simulations that are about to run. Their results may lead to more simulations.
 
     The memory of a pass grows nearly linearly with its number of sequences, so a few simulations find the largest pass that fits. The
     chosen size is always simulated too. Two passes are simulated; further passes add the same work and no memory.
@@ -101,7 +103,9 @@ def train_meshes(
         for mesh, share in zip(meshes, shares, strict=True)
         if share
     ]
-    trials = Trials(card, between, limit, differs=(), layers=layers_of(model), processes=processes, done=done)
+    trials = Trials(
+        card, between, limit, differs=(), layers=layers_of(model), processes=processes, done=done, started=started
+    )
 
     def trial(mesh: Mapping[str, int], plan: Plan) -> Trial:
         step = training_step(model, tokens=seq, batch=plan.batch, checkpointing=plan.checkpointing)

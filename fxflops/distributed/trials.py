@@ -38,7 +38,8 @@ class Outcome(NamedTuple):
 
 
 class Trials:
-    """Simulate trials for a device. Up to ``processes`` trials are simulated at the same time; call ``done`` after each trial.
+    """Simulate trials for a device. Up to ``processes`` trials are simulated at the same time. ``started`` is called with the number
+    of trials that are about to be simulated, ``done`` after each trial.
 
     With ``layers``, a trial is extrapolated from two models of different depths. The two models show whether all layers add the same
     memory. In each mode, the first trial is also simulated with all layers, to check that work grows linearly with the layers. If the
@@ -55,10 +56,11 @@ class Trials:
         layers: int | None = None,
         processes: int = 1,
         done: Callable[[], None] = lambda: None,
+        started: Callable[[int], None] = lambda number: None,
     ) -> None:
         self._device, self._links, self._limit = device, links, limit
         self._differs, self._layers = differs, layers
-        self._processes, self._done = processes, done
+        self._processes, self._done, self._started = processes, done, started
         self._few_are_enough: dict[str, bool] = {}
 
     def outcomes(self, trials: Sequence[Trial]) -> list[Outcome | str]:
@@ -84,6 +86,7 @@ class Trials:
         return outcomes
 
     def _run(self, jobs: Sequence[tuple[Trial, int]]) -> list[Outcome | str]:
+        self._started(len(jobs))
         return map_in_copies(self._one, jobs, self._processes, lambda job: mesh_name(job[0].mesh), self._done)
 
     def _one(self, job: tuple[Trial, int]) -> Outcome | str:

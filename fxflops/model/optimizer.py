@@ -38,9 +38,10 @@ def checked_optimizer(optimizer: Any, backward: bool) -> OptimizerLike | None:
     if not backward:
         raise InputError("optimizer= needs a backward pass", advice="backward before a step")
     if not is_optimizer(optimizer) and not callable(optimizer):
+        several = "; to count several optimizers, count your training step: count(step, args)"
         raise InputError(
             "optimizer must be a torch.optim.Optimizer, or a function that makes an optimizer from parameters, such as "
-            f"torch.optim.AdamW, not {type(optimizer).__name__}"
+            f"torch.optim.AdamW, not {type(optimizer).__name__}{several if isinstance(optimizer, (list, tuple)) else ''}"
         )
     closure = _closure_of(getattr(optimizer, "step", None))
     if closure is not None and closure.default is inspect.Parameter.empty:

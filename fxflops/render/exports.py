@@ -20,7 +20,7 @@ from .columns import EXPENDABLE, Column, check_number, pick
 from .files import Path, written
 from .paper import latex, markdown
 from .table import explained, grid, ordered
-from .text import plain, printable
+from .text import plain, printable, terminal_width, wrapped
 
 if TYPE_CHECKING:
     import pandas
@@ -202,7 +202,7 @@ class Table(Tabular):
     """True if the user chose the columns. No column is then omitted."""
     provenance: str = field(default="", compare=False)
     notes: tuple[str, ...] = field(default=(), compare=False)
-    """Lines below the table in Markdown, and comments in LaTeX."""
+    """Lines below the table, or comments in LaTeX."""
     whole: tuple[tuple[str, Any], ...] = field(default=(), compare=False)
     """Pairs of a key and a value for the whole run. CSV and JSON repeat these values in each row."""
     units: str = field(default="auto", compare=False)
@@ -234,7 +234,7 @@ class Table(Tabular):
         }
         longest_first = sorted(longest, key=lambda key: -longest[key])
         table = grid(header, rows, units=self.units, elidable=longest_first, expendable=EXPENDABLE)
-        return "\n".join([table, *self._left_out()])
+        return "\n".join([table, *self._left_out(), *(wrapped(note, terminal_width(), 4) for note in self.notes)])
 
     def _blocks(self) -> Iterable[str]:
         return [self._shown()]
@@ -246,7 +246,7 @@ class Table(Tabular):
         columns, rows = self._narrow()
         lost = [self.columns[i].key for i in self._used() if self.columns[i] not in columns]
         named = f"no room for {', '.join(lost)}; choose columns with select(columns), or get all with to_dataframe()"
-        notes = [*self._left_out(), *explained(rows[:MOST_SHOWN]), *([named] if lost else [])]
+        notes = [*self._left_out(), *explained(rows[:MOST_SHOWN]), *([named] if lost else []), *self.notes]
         return "".join([cells_table(columns, rows[:MOST_SHOWN], self.units), *map(note, notes)])
 
     def _narrow(self) -> tuple[list[Column], list[list[Any]]]:

@@ -12,6 +12,8 @@ from .palette import CATEGORIES
 DOT = next(iter(CATEGORIES.values()))
 LINE = 13
 """The approximate height of a line of text in pixels."""
+UP = 0, -LINE, LINE, -2 * LINE, 2 * LINE
+"""How far a name may be from the height of its dot, in pixels. The first distance at which the name is free is used."""
 
 
 def scatter_chart(
@@ -46,17 +48,21 @@ def _dot(x: float, y: float, is_hollow: bool) -> str:
 
 
 def _names(dots: Mapping[str, tuple[float, float]], chart: Chart) -> Iterator[str]:
-    """Yield a label with the name of each dot. If possible, the label is placed beside the dot so that it overlaps no other dot or name."""
+    """Yield a label with the name of each dot. If possible, the label is placed beside the dot so that it overlaps no other dot or name.
+    The label may be up to two lines above or below the dot."""
     places = {name: (x * chart.width / 100, y * chart.height / 100) for name, (x, y) in dots.items()}
     boxes = [(x - 6, x + 6, y) for x, y in places.values()]
     for name, (x, y) in places.items():
         width = LETTER * len(name)
-        right, left = (x + 9, x + 9 + width, y), (x - 9 - width, x - 9, y)
-        sides = [(right, "start"), (left, "end")] if x < chart.width / 2 else [(left, "end"), (right, "start")]
-        is_free = [box[1] < chart.width + 20 and not any(_meet(box, other) for other in boxes) for box, _ in sides]
-        box, anchor = sides[is_free.index(True) if any(is_free) else 0]
+        right, left = (x + 9, x + 9 + width, "start"), (x - 9 - width, x - 9, "end")
+        sides = (right, left) if x < chart.width / 2 else (left, right)
+        spots = [((begin, end, y + up), anchor, up) for up in UP for begin, end, anchor in sides]
+        free = [
+            spot for spot in spots if spot[0][1] < chart.width + 20 and not any(_meet(spot[0], box) for box in boxes)
+        ]
+        box, anchor, up = (free or spots)[0]
         boxes.append(box)
-        yield label(*dots[name], name, anchor, dx=9 if anchor == "start" else -9, dy=4, kind="name")
+        yield label(*dots[name], name, anchor, dx=9 if anchor == "start" else -9, dy=4 + up, kind="name")
 
 
 def _meet(one: tuple[float, float, float], other: tuple[float, float, float]) -> bool:

@@ -78,9 +78,6 @@ class Comparison(Tabular):
         """The table with raw values, in elements, counts, seconds and bytes."""
         return replace(_table(self.reports, self.columns, self.conventions), units=self.units)
 
-    def _pieces(self) -> Iterable[str | Table]:
-        return [self.table, *self.table.notes]
-
     def to_html(self, path: Path | None = None, *, title: str = "") -> str | None:
         """Return one HTML page with the table and the chart. With ``path``, write the page to this file instead. The page needs no server,
         loads no other files and runs no script. ``title`` is the page's heading; the default heading is the number of models."""
@@ -243,7 +240,7 @@ def _table(reports: Mapping[str, Report], keys: Sequence[str] | None, convention
         for name, report in reports.items()
     ]
     origin = first.environment._replace(asked="").provenance
-    notes = _notes(reports, shown_keys)
+    notes = _notes(reports, shown_keys, are_chosen=keys is not None)
     table = Table("models", tuple(columns), tuple(rows), keys is not None, provenance=origin, notes=notes)
     return table if keys is not None else table.without_empty_columns(COUNTS)
 
@@ -265,7 +262,7 @@ def _common_inputs(reports: Mapping[str, Report]) -> str:
     return f"inputs {inputs.pop()}" if len(inputs) == 1 else ""
 
 
-def _notes(reports: Mapping[str, Report], shown_keys: Sequence[str]) -> tuple[str, ...]:
+def _notes(reports: Mapping[str, Report], shown_keys: Sequence[str], are_chosen: bool) -> tuple[str, ...]:
     """Return the notes below the table: the inputs that all models share, and warnings about values that are not comparable or not exact."""
     convention = next(iter(reports.values())).convention
     common = _common_inputs(reports)
@@ -283,6 +280,9 @@ def _notes(reports: Mapping[str, Report], shown_keys: Sequence[str]) -> tuple[st
     notes += [", ".join(sources)] if sources else []
     if not OF_TIME.isdisjoint(shown_keys):
         notes += [f"{name}: unsteady times, {report.unsteady}" for name, report in reports.items() if report.unsteady]
+    untimed = [key for key in shown_keys if key in OF_TIME and all(_figure(key, r) is None for r in reports.values())]
+    if untimed and are_chosen:
+        notes.append(f"{', '.join(untimed)}: not measured, since the models were counted but not timed")
     if any(not report.complete for report in reports.values()):
         notes.append("missing: number of calls without a formula; FLOPs and MACs of such models are lower bounds")
     return tuple(notes)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ..conventions import IN_MACS
 from ..counting.counted_run import CountedRun
 from ..counting.module_charges import NOT_COUNTED
-from ..records import PARTS, Counted, grouped
+from ..records import PARTS, Counted, grouped, prefixes
 from ..render.columns import Column, Kind
 from ..render.exports import Cells, Table, Tabular
 from ..render.fold import pattern
@@ -62,7 +62,8 @@ class Explanation(Tabular):
 
     The differences of all rows add up to ``total_b - total_a``. ``same`` is the FLOPs of all other calls, which both conventions
     count identically. ``missing_a`` has the ops that convention ``a`` cannot count, each with its number of calls; ``missing_b`` has the
-    ops that ``b`` cannot count. The total of a convention with missing ops is a lower bound.
+    ops that ``b`` cannot count. The total of a convention with missing ops is a lower bound. ``free`` has the ops with multiply-accumulates
+    that both conventions count as 0, each with its number of calls.
     """
 
     a: str
@@ -73,6 +74,7 @@ class Explanation(Tabular):
     provenance: str = field(default="", compare=False)
     missing_a: Mapping[str, int] = field(default_factory=dict)
     missing_b: Mapping[str, int] = field(default_factory=dict)
+    free: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def same(self) -> int:
@@ -108,10 +110,18 @@ class Explanation(Tabular):
         in_macs = [name for name in (self.a, self.b) if name in IN_MACS]
         if in_macs:
             totals += "   in MACs" if len(in_macs) == 2 else f"   {in_macs[0]} counts MACs, the other counts FLOPs"
-        same = f"equal under both: {readable(self.same)}" if self.rows else "both conventions count every call the same"
+        same = f"other calls: {readable(self.same)} under both"
+        if not self.rows:
+            same = "both conventions count every call the same"
         if not self.rows and (self.missing_a or self.missing_b):
             same = "both conventions count all other calls the same"
-        return [totals, same, *self._not_counted()]
+        free = ", ".join(f"{plain(op)} x{calls}" for op, calls in self.free.items())
+        return [
+            totals,
+            same,
+            *([f"counted as 0 by both, though with multiply-accumulates: {free}"] if free else []),
+            *self._not_counted(),
+        ]
 
     def _not_counted(self) -> Iterator[str]:
         """Yield a line with the ops that are not counted. If the conventions differ in these ops, yield a line per convention."""
@@ -143,9 +153,20 @@ def explain(a: CountedRun, b: CountedRun, phase: str) -> Explanation:
     # Both lists start with the same calls of the run. The charges for modules follow, and these may differ between the two lists.
     calls = sum(call.phase in PARTS[phase] for call in a.run.calls)
     groups: dict[tuple[str, str, str], list[tuple[str, int, int]]] = {}
+    charged = {each.call.path for counted in (counted_a, counted_b) for each in counted[calls:] if each.flops}
+    free: Counter[str] = Counter()
     for one, other in _pairs(counted_a, counted_b, calls):
         flops_a, flops_b = (0 if each is None else each.flops for each in (one, other))
         if flops_a == flops_b:
+            # A module's charge covers the calls inside the module.
+            if (
+                one
+                and not flops_a
+                and one.macs
+                and one.cost is not None
+                and charged.isdisjoint(prefixes(one.call.path))
+            ):
+                free[one.call.op] += 1
             continue
         how_a, how_b = (ABSENT if each is None else _how(each) for each in (one, other))
         call = next(each.call for each in (one, other) if each is not None)
@@ -159,7 +180,9 @@ def explain(a: CountedRun, b: CountedRun, phase: str) -> Explanation:
     missing_a, missing_b = (
         Counter(each.call.op for each in counted if each.cost is None) for counted in (counted_a, counted_b)
     )
-    return Explanation(a.convention, b.convention, total_a, total_b, largest_first, a.provenance, missing_a, missing_b)
+    return Explanation(
+        a.convention, b.convention, total_a, total_b, largest_first, a.provenance, missing_a, missing_b, free
+    )
 
 
 def _pairs(a: Sequence[Counted], b: Sequence[Counted], calls: int) -> Iterator[tuple[Counted | None, Counted | None]]:

@@ -640,7 +640,9 @@ class Report(View):
         ``tokens_per_step`` is the number of tokens in the counted step. The default is the same as for ``tokens`` in :meth:`per_token`.
         Raises InputError if no backward pass was counted.
         """
-        return training_run(self._counted_run, tokens, device, mfu, tokens_per_step)
+        is_dense = self.attention == "dense" and self._counted_run.has_attention
+        exact = self.recount(attention="exact")._counted_run if is_dense else None
+        return training_run(self._counted_run, tokens, device, mfu, tokens_per_step, exact)
 
     def per_token(self, tokens: int | None = None) -> PerToken:
         """Return the cost per token: FLOPs, MACs and seconds of the run, divided by the number of ``tokens``.

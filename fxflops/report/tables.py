@@ -45,6 +45,8 @@ BY_CONVENTION = (
     Column("per_mac", "per multiply-accumulate", "number"),
     Column("missing", "missing", "number"),
 )
+CLOSE = 0.01
+"""Totals that differ from a published number by at most this share may be the number: papers round to two or three digits."""
 PARTS = (
     Column("module", "module"),
     Column("class", "class"),
@@ -300,8 +302,20 @@ def convention_table(counted_runs: Sequence[CountedRun], near: float | None) -> 
             raise InputError(f"near must be a number above 0, such as 4.5e9; got {near!r}")
         columns = (*columns, Column("difference%", f"% off {readable(near)}", "%"))
         rows = [(*row, 100 * (row[1] - near) / near) for row in sorted(rows, key=lambda row: abs(row[1] - near))]
-    table = Table("conventions", columns, tuple(rows), provenance=counted_runs[0].provenance)
+    notes = () if near is None else (_verdict(rows, near),)
+    table = Table("conventions", columns, tuple(rows), provenance=counted_runs[0].provenance, notes=notes)
     return table.without_empty_columns(["flops", "difference%"])
+
+
+def _verdict(rows: Iterable[Cells], near: float) -> str:
+    """Say in words which conventions give about this number, and how they count a multiply-accumulate."""
+    close = [(name, per_mac) for name, total, _, per_mac, *_ in rows if abs(total - near) <= CLOSE * near]
+    if not close:
+        return f"no convention's total is within {CLOSE:.0%} of {readable(near)}: were the inputs of another size?"
+    names = ", ".join(name for name, _ in close)
+    kinds = {per_mac for _, per_mac in close}
+    kind = f"; a multiply-accumulate counts as {'1' if kinds == {1} else '2'}" if len(kinds) == 1 else ""
+    return f"within {CLOSE:.0%} of {readable(near)}: {names}{kind}"
 
 
 # Papers

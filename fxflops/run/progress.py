@@ -6,6 +6,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import rich.progress
 
 
 @contextmanager
@@ -20,15 +24,49 @@ def working(label: str) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def counting_bar(label: str, total: int | None) -> Iterator[Callable[[], None]]:
-    """Yield a function that advances a progress bar on stderr. ``total`` is the number of steps, None if it is unknown.
+class Counter:
+    """Print a line after 5, 10, 20, 40, ... seconds with the number of finished steps. ``started(n)`` announces n more steps, and ``done()``
+    is called after each step."""
 
-    The bar is drawn at each step and not by a thread, since a process with threads cannot be forked safely. If stderr is not a
-    terminal, long work prints a few lines instead.
-    """
+    def __init__(self, label: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._label = label
+        self._clock = clock
+        self._start = clock()
+        self._next = LONG
+        self._total = self._done = 0
+
+    def started(self, number: int) -> None:
+        self._total += number
+
+    def done(self) -> None:
+        self._done += 1
+        seconds = self._clock() - self._start
+        if seconds >= self._next:
+            self._next = 2 * seconds
+            print(f"{self._label}: {self._done:,} of {self._total:,} done after {seconds:,.0f} s", file=sys.stderr)
+
+
+class BarCounter(Counter):
+    """A progress bar on a terminal. It is drawn at each step and not by a thread, since a process with threads cannot be forked safely."""
+
+    def __init__(self, label: str, bar: rich.progress.Progress) -> None:
+        super().__init__(label)
+        self._bar = bar
+        self._task = bar.add_task(label, total=0)
+
+    def started(self, number: int) -> None:
+        self._total += number
+        self._bar.update(self._task, total=self._total, refresh=True)
+
+    def done(self) -> None:
+        self._bar.update(self._task, advance=1, refresh=True)
+
+
+@contextmanager
+def counting_bar(label: str) -> Iterator[Counter]:
+    """Yield a counter of steps, whose number may grow. On a terminal the counter is a progress bar; otherwise it prints a few lines."""
     if not sys.stderr.isatty():
-        yield _Lines(label, total)
+        yield Counter(label)
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
@@ -36,32 +74,11 @@ def counting_bar(label: str, total: int | None) -> Iterator[Callable[[], None]]:
 
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Bar(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
-        task = bar.add_task(label, total=total)
-        bar.refresh()
-        yield lambda: bar.update(task, advance=1, refresh=True)
+        yield BarCounter(label, bar)
 
 
 LONG = 5.0
 """The remaining time is shown if it is at least this many seconds."""
-
-
-class _Lines:
-    """Print the number of finished steps after 5, 10, 20, 40, ... seconds. Each call is a step."""
-
-    def __init__(self, label: str, total: int | None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._label = label
-        self._of_total = "" if total is None else f" of {total:,}"
-        self._clock = clock
-        self._start = clock()
-        self._next = LONG
-        self._done = 0
-
-    def __call__(self) -> None:
-        self._done += 1
-        seconds = self._clock() - self._start
-        if seconds >= self._next:
-            self._next = 2 * seconds
-            print(f"{self._label}: {self._done:,}{self._of_total} done after {seconds:,.0f} s", file=sys.stderr)
 
 
 class Progress:

@@ -1,4 +1,4 @@
-"""The commands that ask one thing of a model print what the functions of the library return; traces are taken as reports are."""
+"""Commands that ask one thing of a model print what the library's functions return. They accept traces like reports."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_training_run_is_the_reports(config: str) -> None:
     ids = torch.zeros(1, 8, dtype=torch.long)
     report = fxflops.count(llama(), kwargs={"input_ids": ids, "labels": ids}, backward=True)
     run = report.training_run("15T", "H100", 0.5)
-    assert shown.startswith(f"{run}\ncounted for i64[1,8]")
+    assert shown.startswith(f"{run}\ncounted for a step of 8 tokens")
     asked = ["training-run", config, "--input-ids", "1,8", "--tokens", "15T", "--device", "H100", "--mfu", 0.5]
     on_gpus = out(*asked, "--gpus", "1,024")
     assert f"\n{run.hours / 1024 / 24:,.1f} days on 1,024 GPUs\n" in on_gpus

@@ -1,4 +1,4 @@
-"""The command line: what each command prints and where, its exit codes, and that every example it shows runs."""
+"""The command line: each command's output, its exit codes, and that every example in its help runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fxflops.cli.app import app
 from tests.fresh import Fresh
 from tests.test_readme import CONSOLE
 
-# The sums below are worked out from it: a convolution 3 to 8 channels, 3 x 3, on 64 x 64 pixels, and a linear 8 to 10.
+# The sums below follow from this: a convolution from 3 to 8 channels, 3 x 3, on 64 x 64 pixels, and a linear layer 8 to 10.
 SOURCE = """
 import sys
 
@@ -99,13 +99,13 @@ CONV = 64 * 64 * 8 * 3 * 9  # MACs
 
 @pytest.fixture(autouse=True)
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """In a folder with a model and a file beside it, with all that loading changes put back."""
+    """Run in a folder with a model and a second file, and undo everything that loading changes."""
     (tmp_path / "model.py").write_text(SOURCE)
     (tmp_path / "widths.py").write_text("WIDTH = 8\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the libraries' own imports
+        warnings.simplefilter("ignore")  # from the libraries' own imports
         yield
     for name in ("model", "widths"):
         sys.modules.pop(name, None)
@@ -116,14 +116,14 @@ def invoke(command: str) -> Any:
 
 
 def out(command: str) -> str:
-    """What a command that succeeds prints."""
+    """Return what a command prints; the command must succeed."""
     result = invoke(command)
     assert result.exit_code == 0, result.output
     return str(result.stdout)
 
 
 def process(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-    """A real process, as a user starts it."""
+    """Start a real process, as a user does."""
     variables = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
     variables["PYTHONPATH"] = os.pathsep.join([str(Path(fxflops.__file__).parents[1]), variables.get("PYTHONPATH", "")])
     return subprocess.run(
@@ -211,7 +211,7 @@ def test_training() -> None:
 
 
 def test_a_convention_and_attention() -> None:
-    # The model has no attention, so that nothing is said of how it is counted.
+    # The model has no attention, so the output does not say how attention is counted.
     assert "24          convention fvcore · complete" in out(
         "run model.py:with_args --convention fvcore --attention exact --counts-only"
     )
@@ -727,7 +727,7 @@ def test_a_users_mistake_is_a_message(command: str, said: str) -> None:
 
 
 def test_options_are_in_small_letters() -> None:
-    """typer 0.27 takes the metavar for the name, --DEVICE, where the two differ in letters' case alone."""
+    """Where an option and its metavar differ only in case, typer 0.27 takes the metavar as the name: --DEVICE."""
     commands = typer.main.get_command(app).commands.values()
     options = [name for command in commands for each in command.params for name in each.opts if name.startswith("-")]
     assert "--device" in options
@@ -792,7 +792,7 @@ def test_a_json_file_that_is_no_report(tmp_path: Path) -> None:
 
 COMMANDS = ("run", "explain", "diff", "check", "summary", "closed-form", "mesh", "ops", "conventions")
 
-# Commands that README and docs show, and more. Those that stand there with all they print are run by tests/test_readme.py.
+# Commands from the README and docs, and more. tests/test_readme.py runs those that are shown with all of their output.
 DOCUMENTED = """
 fxflops run timm:resnet50 --counts-only --json > resnet50.json
 fxflops ops softmax
@@ -824,11 +824,11 @@ SMALLER = {
     "--gpus 2048": "--gpus 1",
     "--gpus 64": "--gpus 1",
 }
-"""Models and clusters of the same kind in which the same options take a fraction of the time; that the shown models exist is looked up."""
+"""Models and clusters of the same kind, for which the same options take a fraction of the time. The shown models are only looked up."""
 
 
 def shown_in_help() -> list[str]:
-    """Every example of every command's help."""
+    """Return every example in the help of every command."""
     texts = [out("--help"), *(out(f"{command} --help") for command in COMMANDS)]
     return [line.strip() for text in texts for line in text.splitlines() if line.startswith("    fxflops ")]
 
@@ -902,7 +902,7 @@ for line in sys.stdin.read().splitlines():
 
 
 def test_torch_is_loaded_only_to_make_a_report_of_a_model() -> None:
-    """In one process, whose time is mostly its start; the last line shows that torch would be seen."""
+    """All in one process, because most of the time is its start. The last line shows that an import of torch would be noticed."""
     out("run model.py:with_args --repeats 1 --backward --save a.json")
     timed = json.loads(Path("a.json").read_text("utf8"))
     timed["environment"]["device"], timed["totals"]["mfu"] = "cuda:0 (NVIDIA H100 80GB HBM3)", 0.41
@@ -927,7 +927,7 @@ def test_torch_is_loaded_only_to_make_a_report_of_a_model() -> None:
         "explain a.json fvcor thop": 2,
         "run resnet50": 2,
         "run timm:resnet5": 2,
-        "run timm:resnet": 2,  # a family, whose name stands in the sources
+        "run timm:resnet": 2,  # a family, whose name is in the library's sources
         "run torchvision:resnet5": 2,
         "run hf:bret": 2,
         "run hf:LlamaForCausal": 2,
@@ -1051,7 +1051,7 @@ def test_predict() -> None:
 
 
 def test_what_fits_is_found_where_training_does_not_fit() -> None:
-    """The batch that is found fits, the next one does not; and so does the plan, for the batch that was asked for."""
+    """The batch that is found fits, and the next larger one does not. The text says whether checkpoints make the given batch fit."""
     asked = "--train --backward --optimizer adamw --device T4"
     found = out(f"predict model.py:make_model --input 60000,3,64,64 {asked} --what-fits")
     batch = int(
@@ -1068,7 +1068,7 @@ def test_what_fits_is_found_where_training_does_not_fit() -> None:
 
 
 def test_autocast_of_a_card() -> None:
-    """Products are in bf16, as in a count under autocast in Python; weights stay in f32."""
+    """Products are in bf16, as in a count under autocast in Python. Weights stay in f32."""
     given = "model.py:make_model --input 4,3,64,64 --device H100"
     rows = json.loads(out(f"predict {given} --autocast bf16 --json"))["operator"]
     products = [row for row in rows if row["op"] in ("conv2d", "linear")]
@@ -1097,7 +1097,7 @@ def test_what_fits_on_several_cards_leaves_room_for_nccl() -> None:
 
 
 def test_a_card_is_told_before_torch_is_imported() -> None:
-    """torch's import takes seconds: a misspelt card, or none, does not wait for it."""
+    """torch's import takes seconds, so a misspelled or missing card is reported before it."""
     for given, said in (("--device 'RTX 4O90'", "did you mean RTX 4090"), ("", "give --device CARD")):
         code = f"""
 import shlex, sys
@@ -1159,7 +1159,7 @@ def test_what_is_no_question_about_a_card(command: str, said: str) -> None:
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """A folder with one model in several kinds of file."""
+    """A folder with one model in several file formats."""
     model, x = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU()).eval(), torch.randn(2, 3, 8, 8)
     batch = torch.export.Dim("batch")
     torch.export.save(torch.export.export(model, (x,)), tmp_path / "fixed.pt2")

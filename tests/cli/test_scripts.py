@@ -61,6 +61,8 @@ def test_options_of_fxflops_stand_before_the_script(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     ignored = CliRunner().invoke(app, ["profile", str(tmp_path / "train.py"), "--lines"])
     assert (ignored.exit_code, "--lines was passed to the script" in ignored.output) == (0, True)
+    misplaced = CliRunner().invoke(app, ["profile", str(tmp_path / "train.py"), "--detail", "steps"])
+    assert "--detail was passed to the script" in misplaced.output
     unknown = CliRunner().invoke(app, ["profile", "--tree", str(tmp_path / "train.py")])
     assert (unknown.exit_code, "no such option: --tree" in unknown.output) == (2, True)
 

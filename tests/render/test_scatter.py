@@ -1,4 +1,4 @@
-"""The figure of models: points lie where their numbers say, by axes that are linear or logarithmic."""
+"""The scatter chart of models: points lie where their numbers say, on linear or logarithmic axes."""
 
 from __future__ import annotations
 
@@ -52,6 +52,15 @@ def test_points_without_an_extent_lie_inside(points: dict[str, tuple[float, floa
     for x, y in dots(scatter(points, FLOPS, SECONDS)):
         assert 0 <= x <= 100
         assert 0 <= y <= 100
+
+
+def test_names_of_points_in_one_place_go_above_and_below_each_other() -> None:
+    names = [f"library:model_with_a_long_name_{i}" for i in range(3)]
+    close = {name: (1e9 * (1 + i / 1000), 1.0 + i / 1000) for i, name in enumerate(names)}
+    drawn = scatter({**close, "tiny": (1e6, 0.001)}, FLOPS, SECONDS)
+    places = re.findall(r'dy="(-?\d+)" text-anchor="(\w+)">(library:[^<]+)<', drawn)
+    assert [name for *_, name in places] == names
+    assert len({(side, height) for height, side, _ in places}) == 3
 
 
 def test_names_of_close_points_go_to_different_sides() -> None:

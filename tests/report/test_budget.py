@@ -1,4 +1,4 @@
-"""Budgets: both sides of each limit, with the numbers in full."""
+"""Budgets: both sides of each limit, with full numbers."""
 
 from __future__ import annotations
 

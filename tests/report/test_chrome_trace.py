@@ -1,4 +1,4 @@
-"""The Chrome trace: events that a viewer can nest, with the times and bytes of the report."""
+"""The Chrome trace: events that a viewer can nest, with the report's times and bytes."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_every_event_is_well_formed_and_slices_nest(kind: str) -> None:
 
 
 def is_inside(event: dict[str, Any], module: dict[str, Any]) -> bool:
-    """Return whether an event is of a module's subtree: the clock may show no time between two events."""
+    """Return whether an event belongs to a module's subtree. Times cannot tell when the clock shows none between two events."""
     path, above = event["args"].get("module", ""), module["args"].get("module", "")
     deeper = path != above and (not above or path.startswith(f"{above}."))
     return deeper or (event["cat"] == "operation" and path == above)

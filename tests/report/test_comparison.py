@@ -1,4 +1,4 @@
-"""compare: the figures of several reports side by side, as each report has them."""
+"""compare: the figures of several reports side by side, the same as in each report."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ def test_a_row_has_the_figures_of_its_report() -> None:
 def test_what_no_report_has_is_left_out_unless_it_is_asked_for() -> None:
     both = reports()
     assert "latency" not in compare(both).to_dicts()[0]
+    assert "latency: not measured" in str(compare(both, "model, latency"))
     assert compare(both, "model, latency").to_dicts() == [
         {"model": "narrow", "latency": None},
         {"model": "wide", "latency": None},

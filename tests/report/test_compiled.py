@@ -1,4 +1,4 @@
-"""The compiled model beside the eager one, from records written by hand."""
+"""The compiled model next to the eager one, from records written by hand."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_two_latencies_one_speedup() -> None:
 
 
 def test_a_fused_kernel_is_shared_out_by_eager_times() -> None:
-    """Half of norm's 4 ms weighs beside the 2 ms of act in the one kernel, the other half alone in the other."""
+    """Half of norm's 4 ms shares one kernel with the 2 ms of act; the other half has the other kernel to itself."""
     rows = VIEW.by_module()
     assert rows["block.norm"].own_compiled_seconds == pytest.approx(0.001 + 0.001)
     assert rows["block.act"].own_compiled_seconds == pytest.approx(0.001)

@@ -1,4 +1,4 @@
-"""report.diff: what is larger, and where; the parts add up to the whole."""
+"""report.diff: what is larger, and where. The parts add up to the whole."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_another_optimizer_and_what_is_computed_again() -> None:
 
 
 class Slow(Dataset[torch.Tensor]):
-    """Samples that take a while."""
+    """A dataset whose samples take a while."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds

@@ -1,4 +1,4 @@
-"""report.explain: its rows add up to the difference between two conventions, and say what each counts."""
+"""report.explain: its rows add up to the difference between two conventions, and say what each convention counts."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_modules_that_one_convention_charges() -> None:
 
     hooked = Convention("hooked", "10 per call of a block or a Linear", of=nothing, modules=lambda cls: charge)
     report = REPORT.recount(hooked)
-    assert report.total_flops == 10 * (3 + 1)  # a block stands for what is in it
+    assert report.total_flops == 10 * (3 + 1)  # a block's charge includes what is in it
     assert report.total_macs == REPORT.total_macs
     assert report["0"].own.flops == 10
     assert report["0.fc"].total.flops == 0
@@ -82,7 +82,7 @@ def test_modules_that_one_convention_charges() -> None:
 def test_text() -> None:
     text = str(REPORT.explain("torch", "torch_flops"))
     assert text.splitlines()[0] == "torch 960   torch_flops 1,104   +144"
-    assert "equal under both: 960" in text
+    assert "other calls: 960 under both" in text
     assert "<table" in REPORT.explain("torch", "torch_flops")._repr_html_()
 
 
@@ -97,8 +97,46 @@ def test_a_narrow_terminal_has_the_rows_below_each_other(columns: Callable[[int]
         "  torch_flops  72  1 add per output,",
         "                   plus 1 multiply if",
         "                   alpha is not 1",
-        "equal under both: 960",
+        "other calls: 960 under both",
     ]
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.proj = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.proj(x)
+        return nn.functional.scaled_dot_product_attention(x, x, x)
+
+
+def test_work_that_neither_tool_counts_is_named() -> None:
+    report = fxflops.count(Attention(), torch.ones(2, 4, 8))
+    found = report.explain("fvcore", "ptflops")  # neither counts torch's attention function
+    assert found.free == {"attention": 1}
+    assert "counted as 0 by both, though with multiply-accumulates: attention x1" in str(found)
+    assert not report.explain("fxflops", "torch").free
+
+
+def test_a_published_number_has_its_conventions() -> None:
+    macs = 4 * (3 * 36 + 12)  # of the linear layers of MODEL on four rows
+    table = REPORT.by_convention(near=1.004 * macs)
+    rows = {row["convention"]: row for row in table.to_dicts()}
+    assert rows.keys() == {"fxflops MACs", *fxflops.list_conventions()}
+    assert rows["fxflops MACs"]["flops"] == rows["fvcore"]["flops"] == macs
+    assert rows["fxflops MACs"]["per_mac"] == 1
+    assert (rows["torch"]["flops"], rows["torch"]["per_mac"]) == (2 * macs, 2)
+    assert rows["torch"]["difference%"] == pytest.approx(100 * (2 / 1.004 - 1))
+    distances = [abs(row["flops"] - 1.004 * macs) for row in table.to_dicts()]
+    assert distances == sorted(distances)
+    [verdict] = table.notes
+    assert "fxflops MACs" in verdict
+    assert verdict.endswith("a multiply-accumulate counts as 1")
+    assert "no convention's total is within 1%" in str(REPORT.by_convention(near=5 * macs))
+    assert "difference%" not in REPORT.by_convention().to_dicts()[0]
+    with pytest.raises(fxflops.InputError, match=r"near must be a number above 0, such as 4\.5e9; got 0"):
+        REPORT.by_convention(near=0)
 
 
 def test_unknown_convention() -> None:
@@ -188,7 +226,7 @@ def test_what_neither_counts_is_named_and_the_totals_are_bounds() -> None:
         "both conventions count all other calls the same",
         "not counted: fxflops_explained::scan x1",
     )
-    # A formula that returns a number states no MACs: ours stay what the report says; a tool that counts MACs takes the number.
+    # A formula that returns a number gives no MACs: the report's MACs stay, and a tool that counts MACs uses the number.
     counted = fxflops.count(
         Scanned(), torch.ones(2, 4), formulas={"fxflops_explained::scan": lambda *, out: out.numel()}
     )

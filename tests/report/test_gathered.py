@@ -1,4 +1,4 @@
-"""The report over all processes as a table: numbers alone in its exports, sums and shares in what is shown."""
+"""The report over all processes as a table: exports only have numbers; the screen also has sums and shares."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_it_shows_itself_with_sums_and_shares() -> None:
     assert text == str(found)
     lines = [line.split() for line in text.splitlines()]
     assert lines[0] == ["Net", "on", "2", "processes"]
-    # The mean of 100 and 300 MACs is 200; of the bytes at the peak, 3 KiB; of the seconds one is not known.
+    # The mean of 100 and 300 MACs is 200, the mean of the peak bytes is 3 KiB. One rank's seconds are unknown.
     assert ["max/mean", "1.50x", "1.50x", "1.00x", "1.33x", "1.00x", "1.00x", "-"] in lines
     assert ["sum", "400", "800", "20", "6.00", "KiB", "128", "B", "128", "B", "-"] in lines
     assert "repeated work: 400 in mlp" in text

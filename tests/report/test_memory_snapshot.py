@@ -1,4 +1,4 @@
-"""The memory snapshot: what torch's own reader and the viewer's rules find in it are the report's bytes."""
+"""The memory snapshot: torch's own reader, and the viewer's rules, find the report's bytes in it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ READ_BY_THE_VIEWER = set(
     "LONG1 LONG_BINGET LONG_BINPUT MARK MEMOIZE NEWFALSE NEWTRUE NONE PROTO SETITEM SETITEMS SHORT_BINUNICODE STOP TUPLE "
     "TUPLE1 TUPLE2 TUPLE3".split()
 )
-"""The opcodes of the unpickler in torch/utils/viz/MemoryViz.js, and below the keys that it reads."""
+"""The opcodes of the unpickler in torch/utils/viz/MemoryViz.js. Below are the keys that it reads."""
 OF_AN_EVENT = {"action", "addr", "size", "stream", "frames", "category"}
 OF_A_SEGMENT = {"device", "address", "total_size", "stream", "frames", "blocks", "allocated_size"}
 OF_A_BLOCK = {"size", "requested_size", "state", "frames"}
@@ -68,7 +68,7 @@ def snapshot_of(report: Report) -> dict[str, Any]:
 
 
 def live_by_category(snapshot: dict[str, Any]) -> Iterator[Counter[str]]:
-    """The bytes alive after each event, as the viewer finds them: an address is freed by free_completed."""
+    """Yield the bytes alive after each event, by the viewer's rule: free_completed frees an address."""
     [trace] = snapshot["device_traces"]
     held: dict[int, tuple[str, int]] = {}
     for event in trace:
@@ -123,7 +123,7 @@ def test_addresses_of_what_is_alive_never_overlap(report: Report) -> None:
 
 
 def test_the_simulated_allocator_reads_it_back(report: Report) -> None:
-    """It finds the empty device before the first event, and gives the same addresses again."""
+    """It starts from the empty device before the first event, and returns the same addresses."""
     snapshot = snapshot_of(report)
     allocator, addresses = CachingAllocator.from_snapshot(snapshot), dict[int, int]()
     assert allocator.reserved == 0
@@ -142,7 +142,7 @@ def test_torchs_own_reader_reads_it(report: Report, tmp_path: Path) -> None:
     snapshot = pickle.loads(path.read_bytes())
     assert snapshot == report.to_memory_snapshot()
     end = [*live_by_category(snapshot)][-1].total()
-    # A line of a flame graph is frames from the outermost to the innermost, and bytes.
+    # A line of a flame graph has its frames, outermost first, and its bytes.
     lines = _memory_viz.memory(copy.deepcopy(snapshot), format_flamegraph=str).splitlines()
     assert sum(int(line.rpartition(" ")[2]) for line in lines) == sum(s["total_size"] for s in snapshot["segments"])
     assert any("Net:0:Net;mlp:0:Sequential;mlp.0:0:Linear;params:0:mlp.0.weight f32[256,64] 65536" in x for x in lines)

@@ -1,4 +1,4 @@
-"""Model Explorer's files, held to the fields that its own dataclasses have (ai-edge-model-explorer 0.1.34)."""
+"""Model Explorer's files, compared with the fields of its own dataclasses (ai-edge-model-explorer 0.1.34)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from fxflops import InputError, Report, analyze, count
 
 GRAPH = {"id", "nodes", "groupNodeAttributes"}
 NODE = {"id", "label", "namespace", "attrs", "incomingEdges", "outputsMetadata"}
-"""The fields that we write, of those in ``graph_builder.py``; and of ``node_data_builder.py`` these:"""
+"""The fields that we write, from ``graph_builder.py``; below, those from ``node_data_builder.py``."""
 NODE_DATA = {"name", "results", "gradient"}
 OWN = {"provenance"}
-"""A key of ours, which the viewer leaves out."""
+"""A key of our own, which the viewer ignores."""
 
 
 class Net(nn.Module):

@@ -13,7 +13,7 @@ def language_model() -> nn.Module:
 
 def test_the_sums_over_the_tokens_that_the_model_was_given() -> None:
     found = fxflops.count(language_model(), torch.zeros(2, 3, dtype=torch.long)).per_token()
-    assert found == (6, 70.0, 40.0, None, None)  # 10 outputs of 4 multiplies and 3 additions a token
+    assert found == (6, 70.0, 40.0, None, None)  # per token, 10 outputs of 4 multiplies and 3 additions
 
 
 def test_training_and_time() -> None:

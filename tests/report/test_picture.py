@@ -25,7 +25,7 @@ def report() -> Report:
 
 def test_the_picture_shows_the_modules_with_their_costs(report: Report) -> None:
     texts = {"".join(each.itertext()) for each in ElementTree.fromstring(str(report.to_svg(chart="graph"))).iter()}
-    # 5 x (4 rows x 8 outputs x (8 products + 7 sums + a bias)), and 5 x 32 of the ReLUs; the last has 4 x 2 outputs.
+    # 5 x (4 rows x 8 outputs x (8 products + 7 sums + a bias)), and 5 x 32 for the ReLUs. The last layer has 4 x 2 outputs.
     assert {"0..4  Sequential  ×5 2.72 k · 95.5%", "2.56 k · 89.9%", "160 · 5.6%", "128 · 4.5%"} <= texts
     assert "0..4  Sequential  ×5 2.72 k · 95.5%" in {
         "".join(each.itertext()) for each in ElementTree.fromstring(str(report.to_svg(chart="graph", depth=1))).iter()
@@ -60,7 +60,7 @@ def test_a_picture_is_saved_and_shown_in_a_notebook(tmp_path: Path) -> None:
 def test_a_pdf_has_the_text_of_the_picture(report: Report, tmp_path: Path) -> None:
     cairosvg = pytest.importorskip("cairosvg", reason="no cairosvg to make a PDF", exc_type=(ImportError, OSError))
     report.save(tmp_path / "net.pdf")
-    # Two files differ in their date.
+    # Two files have different dates, so only their beginning is compared.
     assert (tmp_path / "net.pdf").read_bytes()[:4] == (report.to_pdf() or b"")[:4] == b"%PDF"
     shares = '<svg xmlns="http://www.w3.org/2000/svg" class="chart" width="90" height="30"><style>.chart .share{stroke:#fff;stroke-width:13px}</style><text class="share" y="20">99%</text></svg>'
     outlined, plain = cairosvg.svg2pdf(bytestring=shares.encode()), as_pdf(shares)
@@ -81,7 +81,7 @@ def test_without_resvg_the_error_says_what_to_install(report: Report, monkeypatc
 
 def test_charts_are_pictures_too(report: Report) -> None:
     counted = count(nn.Linear(8, 8), torch.ones(4, 8))
-    # 4 x (8 x 8 + 8) bytes of parameters, and 4 x 4 x 8 of the input and as many of the output
+    # 4 x (8 x 8 + 8) bytes of parameters, and 4 x 4 x 8 each for the input and the output
     assert "peak 544 B" in str(counted.to_svg(chart="memory"))
     predicted = str(counted.to_svg(chart="roofline", device="H100"))
     assert "FLOP/s, at most on H100 SXM" in predicted

@@ -1,4 +1,4 @@
-"""The Report itself: what it answers for names that it does not have, and the steps of one call."""
+"""The Report itself: its answer to names that it does not have, and the steps of one call."""
 
 from __future__ import annotations
 

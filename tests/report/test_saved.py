@@ -1,4 +1,4 @@
-"""Reports written and read again: equal, with all of their views, also in a process that knows nothing of the model."""
+"""Reports written and read again are equal, with all of their views, also in a process that knows nothing of the model."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Generator(nn.Module):
 
 
 class Own(nn.Linear):
-    """Counted by a formula of the user's."""
+    """Counted by a user's formula."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x) + 1
@@ -124,7 +124,7 @@ RECURRENT = nn.LSTM(4, 5, num_layers=2, bidirectional=True, proj_size=2)
 
 
 def on_a_gpu() -> Report:
-    """A run as if it had been timed on an H100: its utilization is known without a measurement."""
+    """A run with times as if from an H100, so that its utilization is known without a measurement."""
     report = analyze(nn.Linear(64, 64), torch.randn(8, 64), backward=True, repeats=1)
     took = Timing(1e-5, 1e-5, 1e-5, 1)
     where = report.environment._replace(device="cuda:0 (NVIDIA H100 80GB HBM3)")
@@ -162,7 +162,7 @@ NUMBERS = [name for name in dir(Report) if name.startswith("total_")] + [
 
 
 def views(report: Report) -> dict[str, Any]:
-    """Everything that can be seen of a report, but for its calls."""
+    """Everything that a report shows, except its calls."""
     seen = {name: getattr(report, name) for name in NUMBERS}
     for phase in PHASES:
         for by in ("by_operator", "by_dtype", "by_module_and_operator"):
@@ -256,7 +256,7 @@ def test_reports_differ_where_a_time_does(tmp_path: Path) -> None:
 
 
 def test_what_calls_share_is_written_and_read_once() -> None:
-    """So that neither time nor memory grows with what is said again of each of many layers."""
+    """So that neither time nor memory grows with what many equal layers repeat."""
     report = count(nn.Sequential(*(nn.Linear(4, 4) for _ in range(9))), torch.randn(2, 4))
     data = report.to_dict()
     again = Report.from_dict(json.loads(json.dumps(data)))
@@ -300,7 +300,7 @@ def test_in_a_process_that_lacks_the_model_and_the_formulas(tmp_path: Path, fres
     assert there["json"] == report.to_json()
     assert there["text"] == str(report)
     assert there["flops"] == {c: report.recount(c).total_flops for c in CONVENTIONS}
-    assert there["types"].count("Linear") == 2  # two calls of a class that is one by its base
+    assert there["types"].count("Linear") == 2  # two calls of Own, whose base class is Linear
 
 
 WITHOUT_TORCH = """
@@ -325,7 +325,7 @@ print(json.dumps([seen, flops, bounds]))
 
 
 def test_in_a_process_without_torch(tmp_path: Path) -> None:
-    """All kinds of reports show the same; what needs the formulas loads them, and torch with them."""
+    """Reports of all kinds show the same there. Views that need formulas load them, and torch with them."""
     reports = {}
     for number, make in enumerate(REPORTS.values()):
         reports[str(tmp_path / f"{number}.json")] = report = make()
@@ -391,7 +391,7 @@ def test_what_only_the_model_knows() -> None:
     model = Widened()
     report = count(model, torch.randn(4), formulas={Widened: by_width})
     assert report.total_flops == 12
-    # The class is one of a function's, so it is not found again by its name: the file's stand-in is.
+    # The class is local to a function, so it cannot be found by name. The file's stand-in takes its place.
     again = Report.from_dict(report.to_dict())
     [stand_in] = {call.target for call in again.calls}
     assert again.recount(formulas={stand_in: lambda module, x, *, out: module.width}).total_flops == 3
@@ -458,7 +458,7 @@ def test_a_damaged_report(spoil: Callable[[dict[str, Any]], Any]) -> None:
 
 def test_nothing_named_in_a_file_is_imported_or_called(tmp_path: Path) -> None:
     data = json.loads(json.dumps(REPORTS["counted"]().to_dict()))
-    assert str(Report.from_dict(data).recount("thop"))  # what reading a report imports by itself is there
+    assert str(Report.from_dict(data).recount("thop"))  # this imports whatever reading a report imports
     for i, name in enumerate(["os:system", "antigravity:fly", "this:d", "subprocess:run", "__main__:x.y"]):
         data["calls"][i]["target"] = name
     data["scopes"][0]["cls"] = "antigravity:Fly"
@@ -497,7 +497,7 @@ def test_totals_are_there_for_other_readers(tmp_path: Path) -> None:
     assert totals["total_flops"] == report.total_flops
     assert totals["total_backward_flops"] == report.total_backward_flops
     assert totals["latency"] == report.latency
-    assert totals["mfu"] is None  # that of a CPU would have to be measured
+    assert totals["mfu"] is None  # a CPU's peak would have to be measured
     # 2 MACs x 8 rows of 64 x 64 in the forward, and as many for the weight's gradient, in 2e-5 s at 67 TFLOP/s
     assert on_a_gpu().to_dict()["totals"]["mfu"] == pytest.approx(2 * 2 * 8 * 64 * 64 / 2e-5 / 67e12)
     assert "% of the device's peak" in str(on_a_gpu())

@@ -1,4 +1,4 @@
-"""GPU-hours of a training run, worked out by hand from the products of a step."""
+"""GPU-hours of a training run, by hand from the products of a step."""
 
 from __future__ import annotations
 
@@ -33,6 +33,29 @@ def test_gpu_hours_by_products_and_by_6nd() -> None:
     assert second.startswith("1 GPU-hours by 6ND, with N = 151 parameters: +67.8%")
 
 
+class Causal(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.last = nn.Embedding(11, 4), nn.Linear(4, 11)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.table(ids)
+        return self.last(nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True))
+
+
+def test_masked_attention_has_the_hours_of_the_pairs_that_the_mask_allows() -> None:
+    report = count(Causal(), torch.zeros(1, 5, dtype=torch.long), backward=True)
+    run = report.training_run(1e12, DEVICE, mfu=0.5)
+    assert run.exact_hours == pytest.approx(report.recount(attention="exact").training_run(1e12, DEVICE, mfu=0.5).hours)
+    # Per pair, queries with keys and weights with values: 2 x 4 MACs, and twice as many in the backward. All pairs are 25, causal ones 15.
+    saved = 2 * 3 * (25 - 15) * 2 * 4 / 5
+    assert run.exact_flops_per_token == pytest.approx(run.flops_per_token - saved)
+    assert "pairs that the mask allows" in str(run).splitlines()[2]
+    assert (
+        count(Words(), torch.zeros(2, 5, dtype=torch.long), backward=True).training_run(1, DEVICE).exact_hours is None
+    )
+
+
 def test_what_is_needed() -> None:
     ids = torch.zeros(2, 5, dtype=torch.long)
     with pytest.raises(InputError, match="no backward pass of Words"):
@@ -42,7 +65,7 @@ def test_what_is_needed() -> None:
 
 
 class Experts(nn.Module):
-    """Two matrices, of which each token meets one."""
+    """Two matrices; each token meets one of them."""
 
     def __init__(self) -> None:
         super().__init__()

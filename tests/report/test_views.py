@@ -1,4 +1,4 @@
-"""Views show themselves where an expression ends: as their text at the prompt, as tables in a notebook."""
+"""Views display themselves at the end of an expression: as text at the prompt, as tables in a notebook."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fxflops.render.exports import View
 
 
 def kinds(cls: type) -> list[type]:
-    """The class and all that inherit from it."""
+    """Return the class and all its subclasses."""
     return [cls, *(each for below in cls.__subclasses__() for each in kinds(below))]
 
 
@@ -51,7 +51,7 @@ def test_a_view_leaves_its_text_to_be_encoded() -> None:
 
 
 class Tables(HTMLParser):
-    """The rows of the tables in a page, cell by cell, and whether each column is aligned to the right."""
+    """The rows of a page's tables, cell by cell, and whether each column is aligned to the right."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ def test_a_view_is_its_text_at_the_prompt_and_tables_in_a_notebook(views: dict[s
     assert "pre" not in found.tags
     text = str(view)
     for cell in (cell.strip(" │├└─") for row in found.rows for cell in row):
-        # A roofline sums up in a notebook, and a column of numbers does not say that it has none there.
+        # A notebook shows another summary of a roofline, and marks missing numbers differently.
         assert name == "roofline" or cell in ("", "-") or cell.split("  ")[0].split()[0] in text
 
 
@@ -144,7 +144,7 @@ def test_a_tree_is_exported_as_a_table_of_raw_values() -> None:
     assert [(row["module"], row["count"], row["macs"], row["params"]) for row in tree.to_dicts()] == [
         ("", 1, whole, 5 * 8 + 3 * 9 * 8),
         ("0", 1, 64, 40),
-        ("1..3", 3, 128, 72),  # of each
+        ("1..3", 3, 128, 72),  # for each
         ("1.0", 1, 128, 72),
         ("1.1", 1, 0, 0),
     ]
@@ -195,7 +195,7 @@ def test_work_is_named_by_what_takes_its_time() -> None:
         net(torch.ones(2, 8)).add(1)
     outside = p.report.tree().root.children[-1]
     assert outside.name.startswith(("(outside: copy", "(outside: ones"))
-    assert "add" in outside.name  # it counts, however little time it takes
+    assert "add" in outside.name  # it is named too, however little time it takes
     assert "empty" not in outside.name
 
 
@@ -238,7 +238,7 @@ def test_provenance(report: fxflops.Report) -> None:
     )
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", where.date)
     assert where.processor
-    assert report == fxflops.count(model(16), torch.ones(2, 8))  # whenever they were made
+    assert report == fxflops.count(model(16), torch.ones(2, 8))  # whatever their dates
 
 
 def test_attention_is_named_where_there_is_any(report: fxflops.Report) -> None:
@@ -254,7 +254,7 @@ def test_the_share_of_the_peak_is_said_of_a_device_that_is_listed() -> None:
     on_gpu = fxflops.Report(run, report._convention, report._registry, None)
     # 2 x 67 MMACs in 0.1 ms are 1.34 TFLOP/s, of 19.5 in f32
     assert "; 7% of the device's peak; slowest: module 0," in str(on_gpu).replace("\n    ", "; ")
-    assert "of peak" not in str(report)  # that of a CPU would have to be measured first
+    assert "of peak" not in str(report)  # a CPU's peak would have to be measured first
 
 
 def test_pages_and_pictures_say_where_they_come_from() -> None:
@@ -274,7 +274,7 @@ def test_columns_are_headed_by_what_the_convention_counts() -> None:
     assert "thop MACs" in str(thop.table).splitlines()[0]
     assert "thop MACs" in thop.to_markdown()
     assert "thop MACs" in thop.tree()._repr_html_()
-    assert thop.tree(columns="flops").to_dicts()[0]["flops"] == thop.total_flops  # data keep their keys
+    assert thop.tree(columns="flops").to_dicts()[0]["flops"] == thop.total_flops  # the keys of data stay the same
 
 
 def test_a_module_of_a_report_shows_itself_as_a_line() -> None:
@@ -293,7 +293,7 @@ def test_a_module_of_a_report_shows_itself_as_a_line() -> None:
 
 
 class OneOfThree(nn.Module):
-    """Calls one layer twice, and two not at all."""
+    """Calls one layer twice, and never calls the other two."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -318,7 +318,7 @@ def test_a_model_that_computes_nothing_has_its_modules() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x
 
-    assert str(fxflops.count(Idle(), torch.ones(2, 8)).tree()).count("(not called)") == 1  # three in one line
+    assert str(fxflops.count(Idle(), torch.ones(2, 8)).tree()).count("(not called)") == 1  # all three in one line
 
 
 def test_of_steps_alone_no_module_is_said_not_to_be_called() -> None:
@@ -340,7 +340,7 @@ def test_a_convention_without_rules_for_the_backward_has_no_figure_of_it() -> No
     assert timed.backward_timing
     assert " of the forward · " in str(timed.recount("deepspeed"))
     assert "training FLOPs -" not in str(forward.diff(report))
-    # Of the weight twice, and of what is between the two calls.
+    # The weight's gradient twice, and the gradient between the two calls.
     assert report.recount("torch").total_backward_flops == 3 * (2 * 2 * 8 * 8)
 
 
