@@ -81,6 +81,10 @@ class profile:
         lines: bool = False,
         **unknown: NoReturn,
     ) -> None:
+        if any(isinstance(each, Optimizer) for each in inputs):
+            raise of_kind(InputError("pass the optimizer by name: profile(model, optimizer=optimizer)"), TypeError)
+        if any(isinstance(each, nn.Module) for each in inputs):
+            raise of_kind(InputError("pass several models in a list: profile([one, other])"), TypeError)
         if inputs or unknown:
             argument_names = profile.__init__.__kwdefaults__ or ()
             raise unknown_arguments("profile", unknown, argument_names, INSTEAD)

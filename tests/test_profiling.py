@@ -229,6 +229,14 @@ def test_who_calls_it_as_thops_is_told_what_to_call(args: Any, kwargs: Any) -> N
     assert isinstance(error.value, TypeError)
 
 
+def test_further_models_and_optimizers_go_elsewhere() -> None:
+    model: Any = nn.Linear(2, 2)
+    with pytest.raises(InputError, match=r"by name: profile\(model, optimizer=optimizer\)"):
+        profile(model, torch.optim.SGD(model.parameters()))
+    with pytest.raises(TypeError, match=r"in a list: profile\(\[one, other\]\)"):
+        profile(model, nn.Linear(2, 2))
+
+
 def test_a_misspelt_argument_is_told_its_name() -> None:
     with pytest.raises(TypeError, match=r"profile\(\) takes no optimiser \(did you mean optimizer\?\)$"):
         profile(nn.Linear(2, 2), optimiser=None)
