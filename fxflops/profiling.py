@@ -81,9 +81,10 @@ class profile:
         lines: bool = False,
         **unknown: NoReturn,
     ) -> None:
-        if any(isinstance(each, Optimizer) for each in inputs):
+        further: tuple[Any, ...] = inputs
+        if any(isinstance(each, Optimizer) for each in further):
             raise of_kind(InputError("pass the optimizer by name: profile(model, optimizer=optimizer)"), TypeError)
-        if any(isinstance(each, nn.Module) for each in inputs):
+        if any(isinstance(each, nn.Module) for each in further):
             raise of_kind(InputError("pass several models in a list: profile([one, other])"), TypeError)
         if inputs or unknown:
             argument_names = profile.__init__.__kwdefaults__ or ()
