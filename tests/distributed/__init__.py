@@ -1,4 +1,4 @@
-"""Whether the installed torch simulates ranks."""
+"""A mark that skips tests if the installed torch cannot simulate ranks."""
 
 import pytest
 import torch.distributed as dist

@@ -13,12 +13,12 @@ import pytest
 from fxflops.distributed import copies
 
 LONG = 60
-"""Seconds after which what waits for a copy is interrupted."""
+"""Seconds after which a test that waits for a copy is interrupted."""
 
 
 @pytest.fixture
 def _forks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Fork on any number of cores and beside any threads; leave no copy behind."""
+    """Allow forks on any number of cores and with any threads running. Check that no copy is left behind."""
 
     def late(*args: Any) -> None:
         raise TimeoutError("a copy hangs")

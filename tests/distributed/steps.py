@@ -1,4 +1,4 @@
-"""A step for simulated ranks whose time is known by hand, and a device and links for it."""
+"""A step for simulated ranks whose time can be computed by hand, with a device and links for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMPUTE = 2 * WIDTH**3 / 1e9  # a multiply and an add for each MAC
 
 
 def build(mesh: Any) -> Any:
-    """A product of matrices, then a sum of 24,000 bytes over each dimension."""
+    """A matrix product, then an all-reduce of 24,000 bytes over each mesh dimension."""
     layer, x = nn.Linear(WIDTH, WIDTH, bias=False), torch.ones(WIDTH, WIDTH)
     y = torch.ones(NUMBERS)
 

@@ -1,4 +1,4 @@
-"""The least time of a step, by hand: FLOPs over the peak, and bytes over the links they have to take."""
+"""Lower bounds on step time, computed by hand: FLOPs over the peak, and bytes over the links that they must cross."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = simulates
 
 def test_bytes_take_the_link_within_a_node_or_the_one_between_nodes() -> None:
     simulation = simulate(build, {"dp": 3, "tp": 4}, differs=())
-    # tp: four neighbours in a node: 2 * 3/4 of the bytes. dp: one in each of three nodes: 2 * 2/3, all to other nodes.
+    # tp: four ranks in one node, 2 * 3/4 of the bytes. dp: one rank in each of three nodes, 2 * 2/3, all to other nodes.
     tp, dp = 1.5 * 4 * NUMBERS / 1e6, 4 / 3 * 4 * NUMBERS / 1e4
     found = step_bound(simulation, DEVICE, LINKS)
     assert found == (pytest.approx(COMPUTE), pytest.approx(tp + dp), "all_reduce in dp")
@@ -29,7 +29,7 @@ def test_bytes_take_the_link_within_a_node_or_the_one_between_nodes() -> None:
 
 def test_a_node_gets_the_bytes_of_others_once() -> None:
     simulation = simulate(build, {"dp": 8}, differs=())
-    # Two nodes of 4: half of the sum's parts are in the other node, and its 4 links bring them: 2 * 4/8 of the bytes / 4.
+    # Two nodes of 4. Half of the sum's parts are in the other node, and the node's 4 links carry them: 2 * 4/8 of the bytes / 4.
     found = step_bound(simulation, DEVICE, LINKS)
     assert found.communication == pytest.approx(2 * 4 / 8 * 4 * NUMBERS / 4 / 1e4)
     slow_within = step_bound(simulation, DEVICE, LINKS._replace(within=1e3))
@@ -44,7 +44,9 @@ def test_binds() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"foreach": True}, {"fused": True}])
 def test_launches_are_those_of_modules(options: dict[str, bool]) -> None:
-    """A GPU steps all parameters in few kernels, whatever the options say that the simulated CPU does with them."""
+    """A GPU updates all parameters in a few kernels. So the optimizer's launches do not count, whatever the options make the
+    simulated CPU do.
+    """
 
     def small(mesh: Any) -> Any:
         model, x = nn.Sequential(nn.Linear(8, 8, bias=False), nn.ReLU()), torch.ones(4, 8)
@@ -72,7 +74,7 @@ def test_what_is_not_in_a_table() -> None:
 
 @pytest.mark.parametrize("kind", ["all", "causal", "mask"])
 def test_attention_takes_the_pairs_that_are_known_to_be_left(kind: str) -> None:
-    """A mask of a simulated rank has no values: it may keep no pairs."""
+    """The mask of a simulated rank has no values. It may keep no pairs, so the bound counts none."""
     n, d = 32, 8
 
     def attends(mesh: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The training step of a transformers language model on a mesh, by hand."""
+"""The training step of a transformers language model on a mesh, worked out by hand."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def model_of(kind: str, layers: int = LAYERS, **settings: Any) -> Any:
 
 
 def step_of_passes(model: Any, passes: int, **settings: Any) -> Any:
-    """A training step that makes all its passes; but the first step, which only creates the optimizer's state, makes one."""
+    """A training step that runs all its passes, except in the first step: that one only creates the optimizer's state, so it runs
+    one pass.
+    """
     from fxflops.distributed.causal_lm import training_step
 
     build = training_step(model, tokens=TOKENS, **settings)
@@ -50,7 +52,7 @@ def test_sizes_of_tensor_parallel_divide_the_heads_and_fit_in_a_node() -> None:
     assert candidates(llama, 48, node=8) == [{"dp": 48 // tp, "tp": tp} for tp in (1, 2, 4, 8)]
     assert candidates(llama, 48, node=4) == [{"dp": 48 // tp, "tp": tp} for tp in (1, 2, 4)]
     assert candidates(llama, 7) == [{"dp": 7, "tp": 1}]
-    experts = model_of("Mixtral", num_local_experts=4)  # its plan shards tensors that no module of torch's styles holds
+    experts = model_of("Mixtral", num_local_experts=4)  # its plan shards tensors that no torch style covers
     assert candidates(experts, 16) == [{"dp": 16, "tp": 1}]
 
 
@@ -63,22 +65,23 @@ def test_a_llama_on_four_by_four() -> None:
     layer = 4 * WIDTH * WIDTH + 3 * WIDTH * HIDDEN  # query, key, value, output; gate, up, down
     attention, head = 2 * rows * rows * WIDTH, WIDTH * VOCABULARY * rows
     forward = LAYERS * (layer * rows + attention) + head
-    # A checkpointed layer runs again up to the last product, of which the backward needs the input alone.
+    # A checkpointed layer runs again up to its last product: the backward pass needs only the input of that product.
     again = LAYERS * ((layer - WIDTH * HIDDEN) * rows + attention)
     assert sum(each.macs for each in kind.report.counted) == (3 * forward + again) // tp
     assert kind.report.complete
 
     sums = next(row for row in kind.collectives if (row.op, row.group) == ("all_reduce", "tp"))
-    # A layer: two outputs, one of them again, and the gradients of five inputs; the embedding's output, the head's input.
+    # Per layer: two outputs, one of them once more, and the gradients of five inputs. Plus the embedding's output, the head's
+    # input.
     calls, hidden = LAYERS * (2 + 1 + 5) + 2, rows * WIDTH * 2  # bf16
     assert (sums.calls, sums.sent) == (calls, calls * hidden * 2 * (tp - 1) // tp)
 
-    # f32: embedding, head and layers are sharded over both, norms over dp alone; AdamW has two more of each.
+    # f32. Embedding, head and layers are sharded over both dimensions, norms over dp alone. AdamW adds two values per parameter.
     sharded = (2 * VOCABULARY * WIDTH + LAYERS * layer) // 16
     norms = (2 * LAYERS + 1) * WIDTH // 4
     assert kind.report.total_params == sharded + norms
     assert kind.report.memory["params"] == 4 * (sharded + norms)
-    assert kind.report.memory["optimizer"] == pytest.approx(8 * (sharded + norms), rel=0.01)  # and a step of each
+    assert kind.report.memory["optimizer"] == pytest.approx(8 * (sharded + norms), rel=0.01)  # plus step counts
 
 
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module.*returned a view")
@@ -99,7 +102,7 @@ def test_a_model_by_its_layers() -> None:
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module.*returned a view")
 @pytest.mark.parametrize(("passes", "layers"), [(4, None), (3, 7)])
 def test_passes_by_one_and_two(passes: int, layers: int | None) -> None:
-    """The figures of a step that makes all its passes, and has all its layers."""
+    """The figures extrapolated from one and two passes are the figures of a step that runs all its passes and has all its layers."""
     from fxflops.distributed.causal_lm import training_step
 
     model, mesh = model_of("Llama", layers=layers or LAYERS), {"dp": 4, "tp": 2}

@@ -1,4 +1,4 @@
-"""Work in copies of this process: results are as without them, errors have a name, and no copy is left behind."""
+"""Work in copies of this process: results are the same as without copies, errors name the item, and no copy is left behind."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ LONG = 60.0
 
 
 def product(n: int) -> tuple[int, float]:
-    """The process, and the sum of a product of matrices that is large enough for several threads."""
+    """Return the process id, and the sum of a matrix product that is large enough for several threads."""
     x = torch.full((n, n), 0.5)
     return os.getpid(), (x @ x).sum().item()
 
 
 @pytest.mark.usefixtures("_forks")
 def test_copies_compute_after_this_process_has_used_its_threads() -> None:
-    """OpenMP's threads of this process are not in a copy: one that waited for them would be late."""
+    """OpenMP's threads of this process do not exist in a copy. A copy that waited for them would hang."""
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
@@ -58,7 +58,7 @@ def test_an_error_is_that_of_this_process() -> None:
 
     with pytest.raises(ValueError, match="no such item"):
         map_in_copies(work, range(5), 2, str)
-    assert 3 not in done  # the copies' items are lost; those before the wrong one are here
+    assert 3 not in done  # copies append to lists of their own; this process stops at item 2
 
 
 @pytest.mark.usefixtures("_forks")
@@ -91,8 +91,9 @@ def test_an_interrupt_ends_the_copies() -> None:
 
 @simulates
 def test_in_a_process_of_its_own() -> None:
-    """A copy of a process in which autograd has threads computes no gradients; one after a simulation does. Copies end with a
-    process that is killed."""
+    """A copy of a process in which autograd has threads cannot compute gradients, so ``may_fork`` refuses. After a simulation,
+    copies do compute gradients. Copies end when their parent process is killed.
+    """
     code = f"""if True:
         import os, signal, time, torch
         from fxflops.distributed import copies, simulate
@@ -126,9 +127,9 @@ def test_in_a_process_of_its_own() -> None:
 
         copies.map_in_copies(kill, [0, 1], 2, str)
     """
-    # Beside an accelerator there are no copies.
+    # With an accelerator, no copies are made.
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(  # which waits until the last copy has closed its stdout
+    done = subprocess.run(  # waits until the last copy has closed its stdout
         [sys.executable, "-W", "ignore", "-c", code], env=environment, capture_output=True, timeout=LONG, check=False
     )
     assert done.returncode == -signal.SIGKILL, done.stderr

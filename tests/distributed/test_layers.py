@@ -1,4 +1,4 @@
-"""Models by their layers: the figures of all layers, run, are what those of a few say, or all are run."""
+"""Deep models extrapolated from a few layers: the figures must equal a run with all layers. If they cannot, all layers are run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    """An embedding, blocks, and logits over a vocabulary; the sizes of the blocks by their number."""
+    """An embedding, blocks, and logits over a vocabulary. ``hidden`` gives the size of each block by its number."""
 
     def __init__(self, layers: int, hidden: Callable[[int], int], vocabulary: int, checkpoints: bool) -> None:
         super().__init__()
@@ -43,13 +43,15 @@ class Model(nn.Module):
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         x = self.embedding(ids)
         for block in self.blocks:
-            torch.empty(0)  # twice in a checkpoint of torch 2.11: a call between layers that has no memory
+            torch.empty(0)  # a call between layers that allocates nothing; torch 2.11's checkpoint makes two
             x = checkpoint(block, x, use_reentrant=False) if self.checkpoints else block(x)
         return F.cross_entropy(self.head(x), ids)
 
 
 class Step:
-    """A training step of a model of so many layers, sharded over "dp" and parallel over "tp" where the mesh has them."""
+    """A training step of a model with ``layers`` layers: sharded over "dp" and parallel over "tp", if the mesh has these
+    dimensions.
+    """
 
     def __init__(
         self, hidden: Callable[[int], int] = lambda i: 32, vocabulary: int = 8, checkpoints: bool = False

@@ -1,4 +1,4 @@
-"""Meshes in the order of their predicted times, those that fail, and those that do not fit."""
+"""Meshes ranked by predicted time, meshes that fail, and meshes that do not fit."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_meshes_of_unlike_work_are_ordered_by_tokens_per_second() -> None:
     meshes = [
         {"dp": 1, "tp": 4},
         {"dp": 4, "tp": 1},
-    ]  # tp within a node is fast, but one of its steps has a fourth of the tokens
+    ]  # tp within a node is fast, but a step then has a fourth of the tokens
     by_step, by_token = (
         rank_meshes(build, meshes, device=DEVICE, links=LINKS._replace(node=2), differs=(), tokens=tokens)
         for tokens in (None, lambda mesh: 100 * mesh["dp"])
@@ -77,7 +77,7 @@ def test_meshes_of_unlike_work_are_ordered_by_tokens_per_second() -> None:
 
 
 def test_the_share_of_the_peak_by_hand() -> None:
-    """A layer, forward and backward: three products of WIDTH^3 in the time of the step; what is computed again does not count."""
+    """One layer, forward and backward: three products of WIDTH^3 in the time of the step. Recomputed work does not count."""
 
     def trains(mesh: Any) -> Any:
         layer, x = nn.Linear(WIDTH, WIDTH, bias=False), torch.ones(WIDTH, WIDTH, requires_grad=True)

@@ -1,4 +1,4 @@
-"""A predicted step: the rank's own prediction, its collectives, and what is known only as a bound."""
+"""A predicted step: the rank's own prediction, its collectives, and parts that are known only as a lower bound."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WIDTH = 2048
 
 
 def build(mesh: Any) -> Any:
-    """A product of matrices in bf16, then a sum of 16 MiB over each dimension."""
+    """A bf16 matrix product, then an all-reduce of 16 MiB over each mesh dimension."""
     layer = nn.Linear(WIDTH, WIDTH, bias=False, dtype=torch.bfloat16)
     x, y = torch.ones(WIDTH, WIDTH, dtype=torch.bfloat16), torch.ones(2**22)
 
@@ -50,7 +50,7 @@ def test_no_step_is_predicted_below_its_bound(device: str) -> None:
 
 
 def test_products_in_an_optimizer_are_products() -> None:
-    """Muon's updates are products of matrices, which take longer than their bytes."""
+    """Muon's updates are matrix products, which take longer than moving their bytes."""
 
     def muon(mesh: Any) -> Any:
         layer = nn.Linear(WIDTH, WIDTH, bias=False, dtype=torch.bfloat16)
@@ -64,7 +64,7 @@ def test_products_in_an_optimizer_are_products() -> None:
         return layer, step
 
     simulation = simulate(muon, {"dp": 2}, differs=())
-    # Five steps of Newton and Schulz, each three products.
+    # Five Newton-Schulz steps with three products each.
     assert step_prediction(simulation, "H100").compute > 15 * 2 * WIDTH**3 / 989.5e12
 
 
@@ -74,7 +74,7 @@ def test_bytes_between_nodes_are_a_bound() -> None:
     slow = Links(within=450e9, across=50e9, node=4)
     across = step_prediction(simulation, "H100", slow)
     assert inside.share_of_bounds < 0.1
-    # Two nodes of four: each rank of a pair sends 2 * 1/2 of 16 MiB to the other node.
+    # Two nodes of four. The two ranks of a pair each send 2 * 1/2 of 16 MiB to the other node.
     assert across.bounds >= 2**24 / 50e9
     assert across.communication > inside.communication
 

@@ -1,4 +1,6 @@
-"""Operators under a simulated rank: shapes, strides, dtypes and memory are those of real tensors, however often one is called."""
+"""Operators under a simulated rank: shapes, strides, dtypes and memory equal those of real tensors, however often an operator is
+called.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ CALLS: dict[str, Callable[..., Any]] = {
 
 
 def told(given: tuple[torch.Tensor, ...], out: Any) -> list[Any]:
-    """What is known of results, and which of the given tensors' memory they are in."""
+    """Return the facts of each result, and which of the given tensors it shares memory with."""
     results = out if isinstance(out, (tuple, list)) else [out]
     storages = [x.untyped_storage()._cdata for x in given]
     facts = []
@@ -116,7 +118,7 @@ def test_a_module_may_be_copied() -> None:
         return nn.ModuleList([encoder, slow]), step
 
     (kind,) = simulate(build, {"dp": 2}).kinds
-    # of q, k, v, o: 4 * 8 * 8, two layers of 8 * 16, for 8 tokens; scores and sums of 8 heads' tokens: 2 * 8 * 4 * 8
+    # Per layer: q, k, v, o of 8 x 8 and two linear layers of 8 x 16, for 8 tokens. Scores and sums: 8 MACs each, for 8 * 4 pairs.
     forward = 3 * (8 * (4 * 64 + 2 * 128) + 2 * 8 * 4 * 8)
     assert kind.report.total_macs == forward
     assert kind.params == 2 * 3 * (4 * 64 + 4 * 8 + 2 * 128 + 16 + 8 + 4 * 8)
@@ -133,13 +135,13 @@ def test_fsdp_that_reshards_to_fewer() -> None:
         return model, lambda: model(x).sum().backward()
 
     (kind,) = simulate(build, {"dp": 4}).kinds
-    size = 4 * (64 + 8)  # the bytes of a layer
+    size = 4 * (64 + 8)  # bytes of a layer
     gathered = {row.ranks: row.sent for row in kind.collectives if row.op == "all_gather"}
-    assert gathered == {4: 2 * size * 3 // 4, 2: size // 2}  # the second time of two halves
+    assert gathered == {4: 2 * size * 3 // 4, 2: size // 2}  # the second gather is over two halves
 
 
 @simulates
-@pytest.mark.filterwarnings("ignore::FutureWarning")  # of torch itself
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # from torch itself
 def test_fully_sharded_data_parallel() -> None:
     from torch.distributed.fsdp import FullyShardedDataParallel
 
@@ -155,7 +157,7 @@ def test_fully_sharded_data_parallel() -> None:
         return model, step
 
     (kind,) = simulate(build, {"dp": 4}).kinds
-    size = 4 * (64 + 8) * 3 // 4  # of a layer, what the others have
+    size = 4 * (64 + 8) * 3 // 4  # the part of a layer that the other ranks have
     assert [(row.op, row.ranks, row.sent) for row in kind.collectives] == [
         ("all_gather", 4, size),
         ("reduce_scatter", 4, size),
@@ -166,7 +168,7 @@ def test_fully_sharded_data_parallel() -> None:
 @pytest.mark.parametrize("computed", [torch.bfloat16, torch.float32], ids=str)
 @simulates
 def test_the_dtype_that_a_sharded_tensor_states_may_be_an_older_one(computed: torch.dtype) -> None:
-    """As FSDP's of torch up to 2.12, which casts what it gathered: what is computed with decides."""
+    """FSDP of torch up to 2.12 casts a gathered tensor but states its old dtype. The dtype that the tensor really has decides."""
     from torch.distributed.tensor import DTensor, Replicate
     from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
@@ -186,7 +188,9 @@ def test_the_dtype_that_a_sharded_tensor_states_may_be_an_older_one(computed: to
 
 @simulates
 def test_a_dimension_is_named_in_groups_of_its_own() -> None:
-    """Where there is a GPU, each mesh of all processes on Gloo has a group of its own, and torch takes that of an equal mesh."""
+    """With a GPU, each mesh over all processes has its own Gloo group, and torch uses the group of an equal mesh. Both groups
+    belong to the same mesh dimension.
+    """
     from torch import distributed as dist
     from torch.distributed.tensor import Replicate, distribute_tensor
 

@@ -1,4 +1,4 @@
-"""Simulated ranks: what is asked of ``build`` and of the mesh, which ranks stand for each other, and what is left behind."""
+"""Simulated ranks: the requirements on ``build`` and on the mesh, which ranks represent others, and that nothing is left behind."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.distributed import simulates
 
 pytestmark = [
     simulates,
-    pytest.mark.filterwarnings("ignore::FutureWarning"),  # of torch.distributed itself
+    pytest.mark.filterwarnings("ignore::FutureWarning"),  # from torch.distributed itself
 ]
 ROWS, WIDTH = 4, 8
 F32 = 4
@@ -38,7 +38,7 @@ def linear(mesh: Any) -> Any:
 
 
 def stages(mesh: Any) -> Any:
-    """The last stage of a pipeline has one layer more, and nothing is sent."""
+    """A pipeline whose last stage has one layer more, and which sends nothing."""
     model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(1 + (mesh.get_local_rank("pp") == 2))))
     return model, lambda: model(torch.ones(ROWS, WIDTH))
 
@@ -47,7 +47,7 @@ def test_alike_ranks_stand_for_each_other() -> None:
     found = simulate(stages, {"dp": 4, "pp": 3})
     assert (found.ranks, found.differs, found.complete) == (12, ("pp",), True)
     assert [(kind.at["pp"], kind.ranks) for kind in found.kinds] == [(0, 8), (2, 4)]
-    assert [kind.report.total_macs for kind in found.kinds] == [256, 512]  # ROWS * WIDTH * WIDTH a layer
+    assert [kind.report.total_macs for kind in found.kinds] == [256, 512]  # ROWS * WIDTH * WIDTH per layer
     assert [row[:3] for row in found.table] == [("pp 0", 8, 256), ("pp 2", 4, 512)]
     given = simulate(stages, {"dp": 4, "pp": 3}, differs=["pp"])
     assert [kind.report.total_macs for kind in given.kinds] == [256, 512]
@@ -122,7 +122,7 @@ def test_collectives_have_their_mesh_dimension() -> None:
 
 
 def test_a_loss_on_sharded_logits_has_the_shard_alone() -> None:
-    """The parts of a vocabulary of 512 on four ranks; DTensor finds the shape of the whole on tensors of its own."""
+    """A vocabulary of 512, sharded over four ranks. DTensor runs on tensors of the full shape to find shapes; these must not count."""
     rows, classes, tp = 16, 512, 4
 
     def build(mesh: Any) -> Any:
@@ -140,7 +140,8 @@ def test_a_loss_on_sharded_logits_has_the_shard_alone() -> None:
     largest = max(spec.numel() for each in kind.report.counted for spec in specs_in(each.call.out))
     assert kind.report.complete
     assert largest == rows * classes // tp
-    # At the peak: weight and its gradient, or five of log-softmax and its backward; of the whole vocabulary it is four times that.
+    # At the peak: the weight and its gradient, or five tensors of log-softmax and its backward. With the whole vocabulary it would
+    # be four times as much.
     assert kind.report.max_memory < F32 * classes * (2 * WIDTH + 5 * rows) // tp
 
 
@@ -150,7 +151,7 @@ def test_a_mask_has_no_values() -> None:
         return nn.Identity(), lambda: F.scaled_dot_product_attention(q, q, q, attn_mask=mask)
 
     (kind,) = simulate(build, {"dp": 2}, differs=()).kinds
-    assert kind.report.total_macs == 2 * 2 * ROWS * ROWS * WIDTH  # all pairs of two heads, twice
+    assert kind.report.total_macs == 2 * 2 * ROWS * ROWS * WIDTH  # all pairs of two heads, in two products
 
 
 @pytest.mark.parametrize("mesh", [{}, {"dp": 0}, {"dp": "2"}, 8, [("dp", 8)], {0: 2}])
@@ -208,7 +209,7 @@ def test_dtypes_that_no_device_takes_together() -> None:
 
 
 class Partly(nn.Module):
-    """A norm with statistics, and a layer that is not used."""
+    """A batch norm with running statistics, and a layer that is not used."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -221,7 +222,7 @@ class Partly(nn.Module):
 @pytest.mark.parametrize(
     ("used", "options", "hook", "gradients"),
     [
-        # and whether each of four parameters was used, as an int32
+        # Plus an int32 for each of four parameters, which says whether it was used.
         (False, {"find_unused_parameters": True}, None, F32 * (16 + 72) + 4 * 4),
         (True, {}, None, F32 * 16),
         (True, {"static_graph": True}, None, F32 * 16),
@@ -240,7 +241,7 @@ def test_distributed_data_parallel(used: bool, options: dict[str, bool], hook: A
 
     first, other = simulate(build, {"dp": 4, "tp": 2}).kinds
     assert (first.at, first.ranks, other.ranks) == ({"dp": 0, "tp": 0}, 2, 6)
-    # Of the norm, and how many batches there were: the first rank sends them to the others.
+    # The norm's statistics, and the number of batches. The first rank sends them to the others.
     statistics = F32 * 2 * 8 + 8
     path = "module" if used else "module.norm"
     for kind, sent, received in ((first, statistics, 0), (other, 0, statistics)):
@@ -271,7 +272,7 @@ def test_layers_with_buckets_are_all_run() -> None:
 
     found = simulate(build, {"dp": 2}, layers=12)
     assert found.layers is None
-    assert made == {4, 12}  # the first of the shallow models has shown the buckets
+    assert made == {4, 12}  # the first shallow model showed that there are buckets
     assert found.kinds[0].report.total_macs == 12 * 2 * 8 * 8
 
 
@@ -328,12 +329,14 @@ def test_memory_is_that_of_torchs_own_tracker(dim: int) -> None:
 
     (kind,) = simulate(build, {"dp": 4}, differs=()).kinds
     memory = kind.report.memory
-    assert kind.report.max_memory == told["Total"] + memory["inputs"]  # which it is not told of
+    assert kind.report.max_memory == told["Total"] + memory["inputs"]  # which the tracker does not know about
     assert (memory["params"], memory["optimizer"]) == (told["SHARDED_PARAM"], told["OPT"])
 
 
 def test_torchs_own_context_parallel() -> None:
-    """It has no CPU kernel, but its operators on fake tensors. A rank has the first and the last of eight pieces of a sequence."""
+    """Context parallel's attention has no CPU kernel, but its operators run on fake tensors. A sequence is cut into eight pieces; the
+    first rank has the first piece and the last.
+    """
     cp, heads, width, tokens = 4, 2, 8, 64
     mine = tokens // cp
 
@@ -354,12 +357,13 @@ def test_torchs_own_context_parallel() -> None:
 
     (kind,) = simulate(build, {"dp": 2, "cp": cp}, differs=()).kinds
     assert kind.report.complete
-    # Of its own keys a rank has all, of those of each other half: its later piece against both, or both against the earlier.
+    # A rank counts all pairs with its own keys, and half of the pairs with each other rank's keys: its later piece with both of
+    # theirs, or both of its pieces with their earlier one.
     pairs = mine * mine + (cp - 1) * mine * mine // 2
     attention = [each.macs for each in kind.report.counted if each.call.op == "attention"]
     assert sum(attention) == 2 * heads * width * pairs
     keys_and_values = 2 * heads * mine * width * F32
-    # Gathered for the forward and again for the backward, whose gradients go round: one shift for each rank.
+    # Keys and values are gathered in forward and again in backward, where their gradients go around the ring: one shift per rank.
     moved = {(row.op, row.group): (row.calls, row.sent) for row in kind.collectives}
     assert moved[("all_gather", "cp")] == (2, 2 * (cp - 1) * keys_and_values)
     assert moved[("all_to_all", "cp")] == (cp, cp * keys_and_values)

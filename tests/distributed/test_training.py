@@ -1,4 +1,4 @@
-"""The meshes on which a language model can be trained: each plan is the best one of all that are simulated one by one."""
+"""The meshes on which a language model can be trained. Each plan must be the best of all plans that are simulated one by one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.distributed import simulates
 from tests.distributed.test_causal_lm import TOKENS, model_of, step_of_passes
 
 pytestmark = [simulates, pytest.mark.filterwarnings("ignore:FSDP2-wrapped module.*returned a view")]
-LINKS = Links(within=1e9, across=1e8, node=1)  # a node of one device: data parallel alone
+LINKS = Links(within=1e9, across=1e8, node=1)  # a node has one device, so only data parallel is possible
 SHARE = 6
 
 
@@ -23,7 +23,7 @@ def peak(batch: int, checkpointing: bool) -> int:
 
 
 def test_the_largest_pass_that_fits() -> None:
-    """Among the divisors of the share, by the peaks of all of them, with a real run of all passes."""
+    """The largest divisor of the share whose peak fits is chosen. The test simulates all passes of each divisor to find the peaks."""
     sizes = [1, 2, 3, 6]
     kept = {size: peak(size, False) for size in sizes}
     checkpointed = {size: peak(size, True) for size in sizes[:2]}
@@ -47,7 +47,7 @@ def test_the_largest_pass_that_fits() -> None:
         assert [row["batch"] for row in found.to_dicts()] == fitting[-1:]
         assert [row["memory"] for row in found.to_dicts()] == [peaks[size] for size in fitting[-1:]]
         assert len(found.too_large) == (not fitting)
-        assert 1 <= len(done) <= len(sizes) + 1  # the first one is checked with all layers
+        assert 1 <= len(done) <= len(sizes) + 1  # the first trial is checked with all layers
 
 
 def test_the_faster_of_kept_and_checkpointed() -> None:

@@ -1,4 +1,4 @@
-"""Trials: which of them are extrapolated from a few layers, and which are simulated with all layers."""
+"""Which trials are extrapolated from a few layers, and which are simulated with all layers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LAYERS = 8
 
 
 class Stack(nn.Module):
-    """A stack of equal layers or, if ``grows``, of layers that become wider."""
+    """A stack of equal layers, or if ``grows``, of layers that become wider."""
 
     def __init__(self, grows: bool, layers: int) -> None:
         super().__init__()
@@ -58,7 +58,8 @@ def test_layers_are_left_out_only_if_they_are_alike(grows: bool) -> None:
         assert isinstance(extrapolated, Outcome)
         assert isinstance(simulated, Outcome)
         assert extrapolated.simulation.figures == simulated.simulation.figures
-    # Without layers: each trial once. With layers: each from few layers, the first also whole and, if that differs, the other too.
+    # Without layers: each trial once. With layers: each trial from a few layers; the first trial also whole; the other also whole
+    # if the first differs.
     assert simulations == 2 + 3 + grows
 
 

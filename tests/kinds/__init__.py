@@ -1,1 +1,1 @@
-"""One file for each kind of fault that was met in the field: a property that holds of every case of the kind."""
+"""One file for each kind of fault that users ran into. Each file checks a property that must hold for every case of the kind."""

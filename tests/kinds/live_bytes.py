@@ -1,4 +1,4 @@
-"""An oracle of memory that knows nothing of the library: the storages that operators make, until Python frees them."""
+"""An independent measure of memory for tests: it follows the storages that operators create until Python frees them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 
 def parts(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Return the tensors in whose memory a tensor lies: the indices and values of a sparse one."""
+    """Return the tensors that hold a tensor's memory: for a sparse tensor, its indices and values."""
     with _disable_current_modes(), torch.no_grad():
         if tensor.layout is torch.sparse_coo:
             return [tensor._indices(), tensor._values()]
@@ -24,7 +24,7 @@ def parts(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 class Live(TorchDispatchMode):
-    """Follows the live bytes of storages; ``before`` are the tensors that exist."""
+    """Tracks the live bytes of storages and their peak. ``before`` are the tensors that already exist."""
 
     def __init__(self, before: Iterable[torch.Tensor]) -> None:
         super().__init__()

@@ -1,6 +1,7 @@
-"""Advice in an error is true: whoever follows it makes the same call again, and it works.
+"""Advice in an error must be true: if the user follows it and makes the same call again, the call works.
 
-Each case is a call that raises. If the error says that a batch dimension helps, the call is made with one.
+Each case is a call that raises. If the error says that a batch dimension helps, the test repeats the call with a batch dimension.
+If it does not, the test checks that a batch dimension would not have helped.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Refuses(torch.autograd.Function):
 
 
 class NeedsBatch(nn.Module):
-    """A linear layer that takes three dimensions, and does something with its result."""
+    """A linear layer that needs three dimensions, followed by a function of its result."""
 
     def __init__(self, then: Callable[[Tensor], Tensor] = lambda y: y) -> None:
         super().__init__()
@@ -86,7 +87,7 @@ def _convs(*last: nn.Module) -> nn.Module:
 
 IMAGE = (3, 8, 8)
 CASES: dict[str, tuple[Make, tuple[int, ...]]] = {
-    # By name: the model, and the shape of an input on which it raises.
+    # The model, and the shape of an input for which it raises.
     "forward": (NeedsBatch, (2, 4)),
     "norm": (_convs, IMAGE),
     "backward too": (lambda: NeedsBatch(Refuses.apply), (2, 4)),
@@ -114,7 +115,7 @@ class Applies(nn.Module):
 
 
 class Doubles(nn.Module):
-    """A layer with a number in it, which a trace has as a constant."""
+    """A layer with a Python number, which becomes a constant in a trace."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x * 2.0

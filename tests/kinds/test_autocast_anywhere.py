@@ -1,8 +1,8 @@
-"""``count(..., autocast=)`` casts by the lists of the device that is counted for, on any machine.
+"""``count(..., autocast=)`` casts by the op lists of the device that is counted for, on any machine.
 
-For CUDA the truth is torch's documentation (https://pytorch.org/docs/stable/amp.html#autocast-op-reference): ops that compute in the lower
-dtype, in float32, and in the widest of their arguments' dtypes; all others take their tensors as they are. For the CPU it is a real run
-under ``torch.autocast``, with the storages that are alive in it.
+For CUDA the expected dtypes come from torch's documentation (https://pytorch.org/docs/stable/amp.html#autocast-op-reference): ops
+that run in the lower dtype, ops that run in float32, and ops that run in the widest dtype of their arguments. All other ops keep
+the dtypes of their tensors. For the CPU the oracle is a real run under ``torch.autocast`` whose live storages are tracked.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ AS_THEY_ARE: dict[str, Callable[..., Any]] = {
 
 
 class Cast(nn.Module):
-    """Calls a function with its tensors in a dtype, each or all but the first as they are."""
+    """Calls a function with its tensors cast to a dtype: all of them, or only the first."""
 
     def __init__(self, function: Callable[..., Any], dtype: torch.dtype, only_first: bool = False) -> None:
         super().__init__()
@@ -152,7 +152,7 @@ class Cast(nn.Module):
 
 
 class Parts(nn.Module):
-    """Calls parts with the same tensors, each by itself."""
+    """Calls several parts with the same tensors."""
 
     def __init__(self, parts: dict[str, nn.Module]) -> None:
         super().__init__()
@@ -163,11 +163,11 @@ class Parts(nn.Module):
 
 
 def dtypes(parts: dict[str, nn.Module], tensors: int, half: torch.dtype) -> dict[str, torch.dtype]:
-    """The dtype of what each part gives, counted for a GPU under autocast."""
+    """Return the dtype of each part's result, counted for a GPU under autocast."""
     with torch.device("meta"):
         given = tuple(torch.ones(4, 4) for _ in range(tensors))
         report = fxflops.count(Parts(parts), given, device="cuda", autocast=half)
-    outs = {call.path: call.out for call in report.calls}  # the last of each
+    outs = {call.path: call.out for call in report.calls}  # the last call of each path
     found = [outs[f"parts.{number}"] for number in range(len(parts))]
     return {name: (out if hasattr(out, "dtype") else out[0]).dtype for name, out in zip(parts, found, strict=True)}
 
@@ -220,7 +220,7 @@ class Net(nn.Module):
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         x = self.embed(ids)
-        for _ in range(2):  # the second time the cast weights are in autocast's cache
+        for _ in range(2):  # in the second round the cast weights are already in autocast's cache
             x = x + self.last(self.norm(F.gelu(self.first(x))))
         return x.softmax(-1).sum()
 
@@ -235,12 +235,12 @@ def test_on_the_cpu_what_a_run_has_alive(backward: bool) -> None:
         if backward:
             loss.backward()
     assert report.trace == "counted on the meta device"
-    # The CPU's norms and GELU hold a few numbers of their own.
+    # The CPU's norm and GELU kernels also hold a few numbers.
     assert report.max_memory == pytest.approx(live.peak, rel=0.01)
 
 
 class Scaled(torch.autograd.Function):
-    """A product whose backward runs under the autocast of its forward."""
+    """A product whose backward pass runs under the same autocast as its forward pass."""
 
     @staticmethod
     @torch.amp.custom_fwd(device_type="cuda")
@@ -297,7 +297,7 @@ REGIONS = {
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # torch.cuda.amp.autocast
 @pytest.mark.parametrize("region", REGIONS)
 def test_regions_that_a_forward_makes(region: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """Made in any way, they cast as on a GPU, and torch warns of none; the same is counted while a profiler of the user's is on."""
+    """However a region is created, it casts as on a GPU without a warning from torch. A user's profiler does not change the count."""
     count = partial(fxflops.count, Calls(region), torch.ones(8, 8), device="cuda")
     constructor = torch.autocast.__init__
     with warnings.catch_warnings():
@@ -327,7 +327,7 @@ def test_a_backward_runs_under_the_autocast_of_its_forward() -> None:
 
 
 def test_other_threads_make_their_regions_as_ever() -> None:
-    """While one thread counts for a GPU that is not there, a region that another one makes is off, and torch warns of it."""
+    """While one thread counts for an absent GPU, a region that another thread creates is disabled, and torch warns about it."""
     if torch.cuda.is_available():
         pytest.skip("torch turns no region off where there is a GPU")
     seen: list[Any] = []

@@ -1,7 +1,7 @@
-"""The backward pass that is counted starts where a training loop starts it: from the loss, if the model returns one.
+"""The counted backward pass starts where a training loop starts it: from the loss, if the model returns one.
 
-The oracle is the user's own step, ``loss.backward()``, under a dispatch mode of the test's own that follows the bytes of
-every storage and adds up the products.
+The oracle is the user's own step with ``loss.backward()``, under a dispatch mode of this file that tracks the bytes of every
+storage and adds up the MACs of the products.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tests.kinds.live_bytes import Live
 
 ROWS, WIDTH, CLASSES = 256, 32, 64
 SCALARS = 64
-"""Bytes of numbers: a loop makes a sum of its own, where the count starts from ones."""
+"""Allowed difference in bytes: a loop computes a sum of its own, while the count starts from a gradient of ones."""
 
 
 class Step(Live):
-    """Follows the live bytes of storages, and adds up the MACs of products made under autograd's engine."""
+    """Tracks the live bytes of storages, and adds up the MACs of products that autograd's engine runs."""
 
     macs = 0
 
@@ -48,7 +48,9 @@ Pair = namedtuple("Pair", "logits loss")
 
 
 class Net(nn.Module):
-    """Hidden features, logits, and a loss, returned by ``how(hidden, logits, loss)``; ``other`` is beside the way to the loss."""
+    """Passes hidden features, logits, a loss and ``other`` to ``how``, which chooses the output. ``other`` does not contribute to
+    the loss.
+    """
 
     def __init__(self, how: Callable[..., Any]) -> None:
         super().__init__()
@@ -82,7 +84,7 @@ CASES: dict[str, Case] = {
     "detached": (lambda h, y, loss, o: (loss, y.detach()), lambda out: out[0]),
     "two heads": (lambda h, y, loss, o: (y, o), lambda out: total(*out)),
     "loss per row": (lambda h, y, loss, o: {"loss": y.square().mean(1), "logits": y}, lambda out: out["loss"].sum()),
-    # No single loss: a loop adds these up, or what it computes from them.
+    # There is no single loss: a loop adds up these outputs, or values computed from them.
     "several losses": (lambda h, y, loss, o: {"a": loss, "b": o.square().mean()}, lambda out: out["a"] + out["b"]),
     "a penalty beside the output": (lambda h, y, loss, o: (y, o.square().mean()), lambda out: total(*out)),
     "a penalty first": (lambda h, y, loss, o: (o.square().mean(), y), lambda out: total(*out)),
@@ -95,7 +97,7 @@ CASES: dict[str, Case] = {
 
 
 def measured(model: nn.Module, kwargs: dict[str, Any], loss_of: Callable[[Any], torch.Tensor]) -> Step:
-    """Return a step of training as a loop makes it."""
+    """Run one step as a training loop does, and return what was measured."""
     inputs = [value for value in kwargs.values() if isinstance(value, torch.Tensor)]
     model.zero_grad()
     with Step([*model.parameters(), *model.buffers(), *inputs]) as step:
@@ -143,7 +145,7 @@ def test_without_a_loss_it_starts_from_the_sum(name: str) -> None:
         out.sum().backward()
         del out
 
-    measured = allocated(step, held)  # a dispatch mode sees no tensor inside bilinear
+    measured = allocated(step, held)  # a dispatch mode sees no tensors inside bilinear
     model.zero_grad()
     predicted = fxflops.count(model, given, backward=True).max_memory
     assert measured.held - SCALARS <= predicted <= measured.peak + SCALARS

@@ -1,6 +1,6 @@
-"""The tables that the CPU's kernels of ``EmbeddingBag`` return beside the bags: meta's have other sizes.
+"""The CPU kernels of ``EmbeddingBag`` return extra tables along with the bags, and the meta kernels return them in other sizes.
 
-The oracle is a dispatch mode that follows the storages of the real kernels.
+The oracle is a dispatch mode that tracks the storages of the real kernels.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A bound takes the query-key pairs that arguments and masks keep, whatever ``attention=`` counts; the oracle adds up the mask."""
+"""A roofline bound uses only the query-key pairs that arguments and masks keep, whatever ``attention=`` counts.
+
+The oracle adds up the mask.
+"""
 
 from __future__ import annotations
 
@@ -68,18 +71,18 @@ class Held(nn.Module):
 
 
 def pairs_of(mask: Tensor) -> int:
-    """Add up the pairs that a mask keeps, over all batches and heads."""
+    """Return the number of pairs that a mask keeps, over all batches and heads."""
     left = mask if mask.dtype is torch.bool else mask > LOWEST
     return int(left.expand(B, H, N, N).sum())
 
 
 def of_attention(report: Report, phase: str = "forward") -> list[int]:
-    """Return the FLOPs in the bounds of calls of attention."""
+    """Return the FLOPs of each attention call in the bound."""
     return [row.flops for row in report.roofline("H100 SXM", phase).rows if "attention" in row.op]
 
 
 def check(report: Report, *pairs: int) -> None:
-    """Compare the FLOPs in the bounds with those of two products of D for each pair, and at most six elementwise ones."""
+    """Check the FLOPs in the bounds: two products of length D for each pair, plus at most six elementwise operations per pair."""
     found = of_attention(report)
     assert len(found) == len(pairs)
     for flops, left in zip(found, pairs, strict=True):
@@ -111,7 +114,7 @@ def test_so_it_is_in_the_backward_pass(name: str) -> None:
 
 
 def test_calls_alike_have_masks_of_their_own() -> None:
-    """One whose mask is read is no answer for the next; nor is a mask that was written to in between."""
+    """The mask read for one call must not be reused for the next call, nor after the mask was written to in between."""
 
     class Layers(nn.Module):
         def forward(self, q: Tensor, masks: list[Tensor]) -> Tensor:
@@ -139,7 +142,7 @@ class Learned(nn.Module):
 
 
 class Written(nn.Module):
-    """Its mask has values, which are no longer true: a call on meta writes to it."""
+    """A mask whose stored values are stale, because a call on meta writes to it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -159,10 +162,10 @@ def test_one_without_values_may_leave_nothing_and_the_bound_says_so(model: nn.Mo
     assert bound.total.bytes > 0
     assert "mask without values" in str(bound)
     assert report.total_macs >= 2 * D * B * H * N * N
-    # Where it is read, or counted exactly, it is known, and the bound is larger.
+    # Once the mask is read, or counted exactly, the bound is larger.
     exact = fxflops.count(model, q, attention="exact").roofline("H100 SXM")
     assert exact.unread == 0
     assert exact.total.flops > bound.total.flops
     assert "mask without" not in str(exact)
-    # A prediction expects all pairs of a mask that nobody knows.
+    # A prediction assumes all pairs if the mask is unknown.
     assert report.predict("H100 SXM").seconds >= bound.bound_seconds

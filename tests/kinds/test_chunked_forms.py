@@ -1,6 +1,7 @@
-"""A closed form is right at all lengths that it claims, and claims those a model of chunks, strides or windows is asked for.
+"""A closed form must be right at every length that it claims to cover, and must cover the useful lengths of models with chunks,
+strides or windows.
 
-The oracle is the model itself at that length: a count of it, and FlopCounterMode's products.
+The oracle is the model itself at that length: its count, and the products that FlopCounterMode sees.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ WIDTH, LONGEST = 4, 400
 
 
 class Chunks(nn.Module):
-    """Attention inside of chunks, to whose multiples the sequence is padded; twice, if there are two sizes."""
+    """Attention within chunks, with the sequence padded to a multiple of the chunk size; repeated for each of ``sizes``."""
 
     def __init__(self, *sizes: int) -> None:
         super().__init__()
@@ -39,7 +40,7 @@ class Chunks(nn.Module):
 
 
 class Strides(nn.Module):
-    """A convolution with a stride of a sequence."""
+    """A strided convolution over the sequence."""
 
     def __init__(self, kernel: int, stride: int, padding: int) -> None:
         super().__init__()
@@ -50,7 +51,7 @@ class Strides(nn.Module):
 
 
 class Pools(nn.Module):
-    """A pool that rounds up, before a layer."""
+    """A pool that rounds its output size up, followed by a layer."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -61,7 +62,7 @@ class Pools(nn.Module):
 
 
 class Folds(nn.Module):
-    """Frames of a signal, each moved by some elements: shorter ones are padded to a frame."""
+    """Frames of a signal, ``step`` elements apart. A signal shorter than a frame is padded to one."""
 
     def __init__(self, size: int, step: int) -> None:
         super().__init__()
@@ -73,7 +74,7 @@ class Folds(nn.Module):
 
 
 class Steps(nn.Module):
-    """A state that is passed from chunk to chunk, beside attention to all tokens."""
+    """A state passed from chunk to chunk, plus attention over all tokens."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -90,7 +91,7 @@ class Steps(nn.Module):
 
 
 class Shuffles(nn.Module):
-    """Pixels that become channels, after padding to whole blocks."""
+    """Turns pixels into channels, after padding to whole blocks."""
 
     def __init__(self, block: int) -> None:
         super().__init__()
@@ -150,7 +151,7 @@ def test_a_form_is_right_where_it_holds_and_holds_for_the_remainder_of_its_examp
 
 
 class Picks(nn.Module):
-    """A layer and a choice by value, whose compares are no polynomial."""
+    """A linear layer followed by a selection by value, whose number of comparisons is not a polynomial."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -164,7 +165,7 @@ class Picks(nn.Module):
 def test_macs_hold_where_flops_are_no_polynomial(example: int) -> None:
     model = Picks()
     form = closed_form(model, torch.ones(2, example, WIDTH), dynamic_shapes={"x": {1: Dim("n", max=LONGEST)}})
-    held = example == 1  # the pieces of a sort near it are single lengths
+    held = example == 1  # near length 1, each piece of the sort's cost covers a single length
     for n in (1, 2, 3, 7, 64, 65, 128, 333, LONGEST):
         assert form.evaluate("macs", n=n) == 2 * n * WIDTH * WIDTH
         try:
@@ -178,7 +179,7 @@ def test_macs_hold_where_flops_are_no_polynomial(example: int) -> None:
 
 
 class Grows(nn.Module):
-    """Its peak of memory moves between two operations, as the length grows."""
+    """The operation at the peak of memory changes as the length grows."""
 
     def __init__(self) -> None:
         super().__init__()

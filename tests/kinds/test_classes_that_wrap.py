@@ -1,6 +1,7 @@
-"""Tensors whose class wraps others and computes by its own ``__torch_dispatch__``: their memory is that of the wrapped ones.
+"""Tensor subclasses that wrap other tensors and compute in their own ``__torch_dispatch__``: their memory is the wrapped tensors'
+memory.
 
-The oracle is a dispatch mode that follows the storages, also of the operators that the class calls for one.
+The oracle is a dispatch mode that tracks storages, including those of the operators that a subclass calls internally.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ import fxflops
 from .live_bytes import Live
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore"),  # MaskedTensor says with each that it is a prototype
+    pytest.mark.filterwarnings("ignore"),  # MaskedTensor warns each time that it is a prototype
     pytest.mark.usefixtures("no_collector"),  # its reductions leave reference cycles
 ]
 
 
 class Wrapper(torch.Tensor):
-    """Holds a tensor, and copies the result of each operator, as quantized classes and wrappers for logging do."""
+    """Holds a tensor and copies the result of each operator, as quantized classes and logging wrappers do."""
 
     inner: torch.Tensor
 
@@ -92,7 +93,7 @@ def test_the_peak_is_of_the_wrapped_tensors(name: str) -> None:
 def test_the_peak_of_a_training_step(name: str) -> None:
     model, x = Between(BETWEEN[name]), torch.randn(32, 32)
     with LiveWithin([*model.parameters(), x]) as live:
-        out = model(x)  # held to the end, as by who calls backward
+        out = model(x)  # kept until the end, as by a caller of backward
         out.sum().backward()
     model.zero_grad()
     report = fxflops.count(model, x, backward=True, mode="as_is")

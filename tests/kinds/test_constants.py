@@ -1,7 +1,8 @@
-"""A tensor that a model computes with is in the memory of its run, wherever the model holds it: as a parameter, a buffer, a plain
-attribute, in a list, in a closure, or as a constant of a graph. And the gradients of TorchScript's operators are the module's.
+"""A tensor that a model computes with counts towards memory, however the model holds it: as a parameter, a buffer, a plain
+attribute, in a list, in a closure, or as a constant of a graph. Also, the gradients of TorchScript operators belong to their
+module.
 
-The bytes are those of the tensors, added up by hand.
+The expected bytes are the tensors' sizes, added up by hand.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ N, ROWS = 96, 4
 TABLE = torch.randn(N, N)
 X = torch.randn(ROWS, N)
 WANTED = TABLE.nbytes + 2 * X.nbytes
-"""The table, the input, and the output, which is as large."""
+"""The table, the input, and the output, which is as large as the input."""
 
 
 class Parameter(nn.Module):
@@ -104,7 +105,7 @@ def test_the_peak_has_the_table(name: str) -> None:
 
 
 UNSEEN = ("global", "closure", "scripted, attribute")
-"""What no module holds where Python sees it: a run on real tensors does not say what is there."""
+"""Tables that no module holds where Python can see them. A run on real tensors does not know about them."""
 
 
 @pytest.mark.parametrize("name", [name for name in HOLDERS if name not in UNSEEN])
@@ -141,7 +142,9 @@ class Block(nn.Module):
 )
 @pytest.mark.parametrize("where", [0, 1, 2])
 def test_the_backward_pass_of_a_scripted_part_is_the_parts(make: Callable[[nn.Module], Any], where: int) -> None:
-    """Two products of each layer: the gradients of its input and of its weight; of the very first there is no input's."""
+    """Each layer has two products: the gradients of its input and of its weight. The very first layer needs no gradient of its
+    input.
+    """
     parts = [nn.Linear(N, N), nn.Linear(N, N), nn.Linear(N, N)]
     parts[where] = make(Block())
     report = fxflops.count(nn.Sequential(*parts), X, backward=True)

@@ -1,7 +1,8 @@
-"""The device that is counted for decides, not the one that a model happens to be on.
+"""The count depends on the device that is counted for, not on the device that the model happens to be on.
 
-A model has one count and one predicted peak for a device: built on the CPU, or on meta. The CPU's peak is that of the storages
-which a step on real tensors has alive; a GPU's follows from the tensors that its kernels are known to save.
+For a given device, a model has the same count and predicted peak whether it was built on the CPU or on meta. The CPU's peak is
+compared with the storages alive in a step on real tensors. A GPU's peak follows from the tensors that its kernels are known to
+save.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ attend = F.scaled_dot_product_attention
 
 
 class Step(nn.Module):
-    """A linear layer, a function, and the sum: the backward pass begins at one number."""
+    """A linear layer, a function, and a sum, so that the backward pass starts at one number."""
 
     def __init__(self, function: Callable[..., torch.Tensor] | nn.Module, heads: int = 0) -> None:
         super().__init__()
@@ -52,7 +53,7 @@ def lower(q: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def branching(x: torch.Tensor) -> torch.Tensor:
-    """Experts that a CPU runs one by one, and other devices all together."""
+    """Like a mixture of experts that runs one expert at a time on a CPU, and all together on other devices."""
     if x.device.type == "cpu":
         return torch.cat([part.sin() for part in x.chunk(4)])
     return (x @ x.transpose(-1, -2)).cos()
@@ -126,9 +127,9 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "encoder layer": lambda: Step(nn.TransformerEncoderLayer(HEADS * WIDTH, HEADS, 32, batch_first=True)),
 }
 TORCHS_OWN = (
-    "ignore:There is a performance drop",  # attention under vmap, on a CPU
+    "ignore:There is a performance drop",  # attention under vmap on a CPU
     "ignore:LSTM with projections",
-    "ignore:CUDA is not available",  # autocast of a GPU that is not there
+    "ignore:CUDA is not available",  # autocast for an absent GPU
 )
 SHAPE = 2, LENGTH, HEADS * WIDTH
 
@@ -162,7 +163,7 @@ def test_one_count_wherever_it_was_built(name: str, backward: bool, device: str 
     assert [report.environment.device.partition(":")[0].split()[0] for report in (one, other)] == [expected] * 2
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "autocast"])  # a mode turns its cache off
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "autocast"])  # a mode turns off its cache
 def test_a_model_on_meta_has_the_peak_that_a_cpu_has(name: str) -> None:
     if needs_newer(name):
         pytest.skip("this torch has no grouped products")
@@ -172,8 +173,8 @@ def test_a_model_on_meta_has_the_peak_that_a_cpu_has(name: str) -> None:
     model.zero_grad()
     measured = allocated(lambda: model(x).backward(), sum(tensor.nbytes for tensor in [*model.parameters(), x]))
     predicted = fxflops.count(model.to("meta"), x.to("meta"), backward=True).max_memory
-    # What a kernel allocates for itself is in the peak where torch composes it of other operators.
-    # Under vmap a count holds what torch holds where a mode watches, more than it does unwatched.
+    # The predicted peak includes a kernel's internal allocations where torch composes the kernel of other operators. Under vmap, a
+    # count includes tensors that torch keeps only while a mode watches, so it may exceed the unwatched peak.
     most = 1.08 if name == "vmap over heads" else 1.02
     assert 0.98 * measured.held <= predicted <= most * measured.peak
 
@@ -186,10 +187,10 @@ def test_analyze_on_meta_has_the_peak_that_a_count_has(name: str, backward: bool
     with torch.device("meta"):
         model, x = MODELS[name](), torch.empty(SHAPE)
     if name == "LSTM both ways":
-        x = x[:, :8]  # four layers, whose operators are watched step by step
+        x = x[:, :8]  # four layers, whose operators are observed step by step
     try:
         report = fxflops.analyze(model, x, backward=backward, progress=False)
-    except fxflops.RunError as error:  # as the model itself does on meta
+    except fxflops.RunError as error:  # the model itself also fails on meta
         pytest.skip(str(error).partition("\n")[0])
     counted = fxflops.count(model, x, backward=backward)
     assert (report.max_memory, dict(report.memory)) == (counted.max_memory, dict(counted.memory))
@@ -198,7 +199,7 @@ def test_analyze_on_meta_has_the_peak_that_a_count_has(name: str, backward: bool
 
 
 def test_the_step_of_the_report_that_found_it() -> None:
-    """Attention over n positions that keeps no n x n tensor, 128 MiB a head: its operands, results and gradients alone."""
+    """Causal attention over n positions must not keep an n x n tensor (128 MiB for 8 heads), only operands, results and gradients."""
 
     class Causal(nn.Module):
         def forward(self, q: torch.Tensor) -> torch.Tensor:
@@ -212,7 +213,7 @@ def test_the_step_of_the_report_that_found_it() -> None:
 
 @pytest.mark.parametrize(("device", "of_mask"), [("cpu", 4), ("cuda", 1)])
 def test_each_dropout_saves_its_mask(device: str, of_mask: int) -> None:
-    """The scaled mask in the input's dtype on a CPU, one of booleans on a GPU; nothing else is saved."""
+    """A CPU saves the scaled mask in the input's dtype, and a GPU saves a mask of booleans. Nothing else is saved."""
 
     class Dropouts(nn.Module):
         def __init__(self, number: int) -> None:
@@ -241,7 +242,7 @@ def test_each_dropout_saves_its_mask(device: str, of_mask: int) -> None:
     ],
 )
 def test_the_kernels_of_a_gpu(dtype: torch.dtype, width: int, masked: bool, fused: bool) -> None:
-    """A GPU has a fused kernel of attention for most calls, and keeps no weights there: n x n for each head, without it."""
+    """A GPU has a fused attention kernel for most calls, which keeps no weights. Without it, n x n weights are kept for each head."""
     if torch.cuda.is_available():
         pytest.skip("torch is asked, of this machine's GPU")
     n, heads = 4096, 2
@@ -262,7 +263,7 @@ SEEN: list[Any] = []
 
 
 class Asks(nn.Module):
-    """Code that asks where its tensors are, and makes others there."""
+    """Code that asks which device its tensors are on, and creates others there."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -305,7 +306,7 @@ def test_a_device_whose_kernels_are_not_known(device: Any) -> None:
 
 
 def test_values_are_on_one_device_alone() -> None:
-    """A model that needs values runs on its own device: it is not counted for another, rather than wrongly."""
+    """A model that depends on values runs on its own device. Counting it for another device raises, since the count could be wrong."""
 
     class Branches(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -338,7 +339,7 @@ def test_a_condition_of_bytes_chooses_on_meta_too(backward: bool) -> None:
 
 
 class Packed(nn.Module):
-    """Two batches of one shape and of other lengths, packed."""
+    """Two packed batches of the same shape with different lengths."""
 
     def __init__(self, cls: type[nn.RNNBase], lengths: list[list[int]]) -> None:
         super().__init__()
@@ -358,7 +359,7 @@ class Packed(nn.Module):
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("cls", [nn.LSTM, nn.GRU, nn.RNN])
 def test_packed_sequences_are_counted_for_a_gpu(cls: type[nn.RNNBase], backward: bool) -> None:
-    """Each row of the data is multiplied by every weight once; x has no gradient, and neither have the first states."""
+    """Every weight multiplies each row of the data once. x has no gradient, and the initial states have none either."""
     lengths = [[2, 5, 3], [5, 4, 3]]
     model, x = Packed(cls, lengths), torch.rand(5, 3, 8)
     report = fxflops.count(model, x, device="cuda", backward=backward)
@@ -377,7 +378,7 @@ def test_packed_sequences_are_counted_for_a_gpu(cls: type[nn.RNNBase], backward:
 
 
 class Differentiates(nn.Module):
-    """A model whose forward has backward passes of its own."""
+    """A model whose forward runs backward passes of its own."""
 
     def __init__(self, how: Callable[[nn.Module, torch.Tensor], Any]) -> None:
         super().__init__()

@@ -1,4 +1,6 @@
-"""A call on tensors without elements is counted like any other: it computes nothing, or what torch adds to nothing."""
+"""A call on tensors without elements is counted like any other. It computes nothing, or only what torch adds even for empty
+tensors.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A report's files say what its screen says: the same figures, and the same warnings.
+"""A report's files must show the same figures and the same warnings as its printed text.
 
-The oracle is the screen itself, and sums of the files' own columns.
+The oracle is the printed text itself, and sums of the files' own columns.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ LABELS = (
     "unsteady",
     "memory",
 )
-"""The beginnings of the screen's lines of figures."""
+"""The first words of the printed lines that have figures."""
 
 
 class Lookups(nn.Module):
-    """Most of its parameters are in modules that compute nothing."""
+    """Most of the parameters are in modules that compute nothing."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Lookups(nn.Module):
 
 
 class Tied(nn.Module):
-    """Two of its parts share their parameters."""
+    """Two of the modules share their parameters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Tied(nn.Module):
 
 
 class Many(nn.Module):
-    """It has more parts than the screen has lines for."""
+    """More modules than the printed text has lines for."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class Many(nn.Module):
 
 
 class Partly(nn.Module):
-    """A call in it has no formula."""
+    """One of the calls has no formula."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ def trained() -> fxflops.Report:
 
 
 def unsteady(folder: Path) -> fxflops.Report:
-    """Return a report of a busy machine: of a timed run, with other times in its file."""
+    """Return a report of a timed run, with its times edited to look like those of a busy machine."""
     path = folder / "timed.json"
     fxflops.analyze(Lookups().eval(), IDS, repeats=2).save(path)
     data = json.loads(path.read_text())
@@ -142,7 +142,7 @@ def numbers(text: str) -> set[str]:
 
 
 def said(report: fxflops.Report) -> list[str]:
-    """Return the lines of the screen that have figures and warnings, without its table of modules."""
+    """Return the printed lines that have figures and warnings, without the table of modules."""
     return [
         line for line in str(report).splitlines() if line.startswith((*LABELS, "by operator", "not counted", "2 steps"))
     ]

@@ -1,4 +1,6 @@
-"""Kind: a module, an input or an output holds an object of somebody else's class. Its code is not ours to run: it may load data, or raise."""
+"""Kind: a module, an input or an output holds an object of a foreign class. fxflops must not run that class's code, which may load
+data or raise.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ class Touched(Exception):
 
 
 class Lazy(Mapping[str, torch.Tensor]):
-    """A mapping of 1,000 tensors that are made when they are asked for."""
+    """A mapping of 1,000 tensors, each created when it is read."""
 
     def __init__(self) -> None:
         self.loaded: dict[str, torch.Tensor] = {}
@@ -84,7 +86,7 @@ def made_of(cls: type, **attributes: Any) -> Any:
 
 
 class Proxy:
-    """An object that says it is of another class, and loads that to say so, as a wrapt proxy does."""
+    """An object that reports another class, and must load data to do so, like a wrapt proxy."""
 
     @property
     def __class__(self) -> Any:  # type: ignore[override]
@@ -143,14 +145,14 @@ class Model(nn.Module):
     def __init__(self, held: Any = None) -> None:
         super().__init__()
         self.layer = nn.Linear(8, 8)
-        vars(self)["held"] = held  # torch's own __setattr__ asks what it is
+        vars(self)["held"] = held  # torch's own __setattr__ would ask for its class
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.layer(x).relu()
 
 
 def held_bytes(name: str) -> int:
-    """The bytes of the tensor in a container of Python's own: the model holds it all the time."""
+    """Return the bytes of the tensor in a container that subclasses a built-in one. The model holds this tensor all the time."""
     kinds = "a dict of a subclass", "an ordered dict of a subclass", "a list of a subclass", "a tuple of a subclass"
     return 8 if name in kinds else 0
 
@@ -186,7 +188,7 @@ def test_a_module_holds_it(name: str, plain: list[Any]) -> None:
 
 
 class Given(nn.Module):
-    """It reads one item of what it is given."""
+    """Reads one item of its second input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -205,7 +207,7 @@ def test_an_input_is_read_by_the_model_alone(name: str) -> None:
         assert (held.reads, [*held.loaded]) == (1, ["3"])
     assert p.report.total_macs == fxflops.count(model, (X, held)).total_macs == 4 * 8 * 8
     if type(held) is Lazy:
-        assert (held.reads, [*held.loaded]) == (1, ["3"])  # as before the count
+        assert (held.reads, [*held.loaded]) == (1, ["3"])  # the count changed nothing
 
 
 class Returning(nn.Module):
@@ -234,7 +236,7 @@ def test_an_output_is_not_read(name: str) -> None:
 
 
 class Counting(nn.Module):
-    """It changes what it holds, which is as before after a count."""
+    """Changes its containers. A count must restore them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -287,7 +289,7 @@ def test_models_that_accelerate_has_offloaded(where: str, tmp_path: Path, monkey
     places = {name: (p.device.type, tuple(p.shape)) for name, p in model.named_parameters()}
     reads.clear()
     counted = fxflops.count(model, X)
-    assert len(reads) <= 2 * once  # where the weights come from is seen in a second run
+    assert len(reads) <= 2 * once  # a second run finds out where the weights come from
     assert (counted.total_flops, counted.complete) == (fxflops.count(plain, X).total_flops, True)
     analysed = fxflops.analyze(model, X, repeats=0, progress=False)
     assert analysed.total_flops == counted.total_flops

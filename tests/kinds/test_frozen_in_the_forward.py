@@ -1,4 +1,4 @@
-"""What a forward does to the flags of its weights and the mode of gradients reaches the backward pass of a count.
+"""If a forward changes ``requires_grad`` of its weights or the gradient mode, a count's backward pass must follow.
 
 The oracle is torch's FlopCounterMode around the model's own forward and backward pass.
 """

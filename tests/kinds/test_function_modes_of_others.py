@@ -1,4 +1,6 @@
-"""Kind: a function mode of the user, which makes other calls than the model's code. What it makes is counted, and done."""
+"""Kind: a user's function mode that replaces the calls of the model's code. The calls that it makes instead must be counted and
+run.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ X = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(0))
 
 
 class Folded(TorchFunctionMode):
-    """pytorch#147995: products of other shapes than the model's code has, here half as large."""
+    """pytorch#147995: products with other shapes than in the model's code, here half as large."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is F.linear:
@@ -30,7 +32,7 @@ class Folded(TorchFunctionMode):
 
 
 class Adapted(TorchFunctionMode):
-    """Two products more for each linear layer, as an adapter makes."""
+    """Adds two products to each linear layer, as an adapter does."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -41,7 +43,7 @@ class Adapted(TorchFunctionMode):
 
 
 class Cached(TorchFunctionMode):
-    """No product at all."""
+    """Replaces the product by a copy."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return args[0].clone() if func is F.linear else func(*args, **(kwargs or {}))
@@ -61,7 +63,7 @@ MODES: dict[str, tuple[Callable[[], TorchFunctionMode], int]] = {
 
 
 class Within(nn.Module):
-    """Turns the mode on in its own forward."""
+    """Enables the mode in its own forward."""
 
     def __init__(self, model: nn.Module, make: Callable[[], TorchFunctionMode]) -> None:
         super().__init__()
@@ -98,7 +100,7 @@ def test_what_a_mode_makes_is_counted(name: str, where: str, way: str) -> None:
 
 @pytest.mark.parametrize("name", MODES)
 def test_a_block_computes_what_it_computes_without(name: str) -> None:
-    """Also where the model calls a function of torch that is written in Python, of which the mode sees one call."""
+    """This also holds if the model calls a torch function written in Python, which the mode sees as one call."""
     make, _ = MODES[name]
     attention = nn.MultiheadAttention(WIDTH, 2)
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH, bias=False), nn.Tanh())
@@ -107,4 +109,4 @@ def test_a_block_computes_what_it_computes_without(name: str) -> None:
         with fxflops.profile(model):
             out = model(X), attention(X, X, X)[0]
     assert all(map(torch.equal, expected, out))
-    assert not torch.overrides._get_current_function_mode_stack()  # ours is off, and the user's
+    assert not torch.overrides._get_current_function_mode_stack()  # neither fxflops's mode nor the user's is on

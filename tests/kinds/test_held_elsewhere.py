@@ -1,6 +1,6 @@
-"""Memory that a ``profile`` block uses counts wherever it is held: in attributes, closures, other objects, earlier graphs.
+"""Memory that a ``profile`` block uses must count wherever it is held: in attributes, closures, other objects, or earlier graphs.
 
-The oracle is a dispatch mode of the test's own, which is given every tensor that existed before the block.
+The oracle is a dispatch mode of this test, which is given every tensor that existed before the block.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ GLOBAL = torch.randn(ROWS, WIDTH)
 
 
 class Case(NamedTuple):
-    """A model, the code of a block, and the tensors that existed before it, but for parameters and buffers."""
+    """A model, the code of a block, and the tensors that existed before the block, except parameters and buffers."""
 
     model: nn.Module
     block: Callable[[], Any]
@@ -29,7 +29,7 @@ class Case(NamedTuple):
 
 
 class Adds(nn.Module):
-    """A layer, and a tensor to add that ``get(self)`` finds."""
+    """A layer, plus a tensor that ``get(self)`` returns."""
 
     def __init__(self, get: Callable[[Any], torch.Tensor], **attributes: Any) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ def backward_of_an_earlier_forward() -> Case:
 
 
 class OfSomebodyElse:
-    """An optimizer that is none of torch's."""
+    """An optimizer that does not subclass torch's Optimizer."""
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         self.parameters, self.state = parameters, [torch.zeros_like(each) for each in parameters]
@@ -219,7 +219,7 @@ def test_a_backward_pass_has_the_activations_of_an_earlier_forward() -> None:
         case.block()
     with fxflops.profile(case.model) as p:
         case.block()
-    # The number that the loss is, and the result of the last layer, are other storages of the graph.
+    # The loss and the last layer's result are storages of the graph that the oracle does not know.
     assert 0 <= p.report.max_memory - expected.peak <= ROWS * WIDTH * 4 + 8
     assert p.report.memory["activations"] >= 2 * ROWS * WIDTH * 4
 

@@ -1,4 +1,4 @@
-"""A higher-order operator gets the arguments that the model gave it, and what it calls is counted.
+"""A higher-order operator gets the arguments that the model gave it, and the calls that it makes are counted.
 
 The oracle is the same computation written without the operator, counted by FlopCounterMode, and the model's own output.
 """
@@ -25,7 +25,7 @@ Forward = Callable[[Tensor], Any]
 
 
 def _named(name: str) -> Any:
-    """Return the higher-order operator of this name, or the function of its file; skip the test without it."""
+    """Return the higher-order operator with this name, or the function in its file. Skip the test if torch has neither."""
     hop = {
         "foreach_map": "_higher_order_ops.foreach_map.foreach_map",
         "flex_gemm": "_higher_order_ops.flex_gemm.flex_gemm",
@@ -40,7 +40,7 @@ def _named(name: str) -> Any:
 
 
 class _OnlyThisOperator(torch._ops.HigherOrderOperator):
-    """An operator of a user's: it takes ``aten.mm`` itself, and no substitute."""
+    """A user's operator. It accepts ``aten.mm`` itself, and no substitute for it."""
 
     def __init__(self) -> None:
         super().__init__("only_this_operator")
@@ -64,7 +64,7 @@ def _run_only_this(op: Any, *args: Any, operators: tuple[Any, ...] = (), then: A
 
 
 only_this.py_autograd_impl(
-    lambda op, *args, **kwargs: _below_autograd(op, *args, **kwargs)  # gradients are its own affair: it has none
+    lambda op, *args, **kwargs: _below_autograd(op, *args, **kwargs)  # it has no gradients
 )
 
 
@@ -106,7 +106,7 @@ def _product(x: Tensor) -> Tensor:
 GRAPH = fx.symbolic_trace(_product)
 MODULE = nn.Linear(8, 8)
 PLAIN: dict[str, tuple[Forward, Forward]] = {
-    # By name: with the higher-order operator, and without.
+    # The forward with the higher-order operator, and the forward without it.
     "flex_gemm": (lambda x: _named("flex_gemm")(torch.mm, (x, WEIGHT), torch.relu), lambda x: (x @ WEIGHT).relu()),
     "flex_gemm of an operator": (
         lambda x: _named("flex_gemm")(aten.addmm.default, (x, x, WEIGHT), lambda y: y * 2),
@@ -232,7 +232,7 @@ def test_its_backward_pass_is_counted(name: str) -> None:
     x = torch.randn(4, 8, requires_grad=True)
     try:
         function(x).sum().backward()
-    except Exception as error:  # torch's own limit; then there is nothing to count
+    except Exception as error:  # a limit of torch: there is nothing to count
         pytest.skip(f"torch {torch.__version__}: {type(error).__name__}: {error}")
     with FlopCounterMode(display=False) as counter:
         plain(x).sum().backward()
@@ -273,7 +273,7 @@ FLOWS: dict[str, Callable[[], Forward]] = {
 
 
 class _NoChange(TorchDispatchMode):
-    """Torch compiles a control flow operator's functions, unless a dispatch mode is on."""
+    """Does nothing. Without a dispatch mode, torch compiles the functions of a control flow operator."""
 
     supports_higher_order_operators = True
 
@@ -283,7 +283,7 @@ class _NoChange(TorchDispatchMode):
 
 @pytest.mark.parametrize("name", FLOWS)
 def test_what_control_flow_makes_itself_is_in_the_peak(name: str) -> None:
-    """The rows that it collects, and their stack, which no function that it calls returns."""
+    """The peak includes the rows that the operator collects and their stack, which none of its functions returns."""
     try:
         function = FLOWS[name]()
     except ImportError:

@@ -1,4 +1,4 @@
-"""Kind: a module's class overrides what we rely on. A model runs by its ``forward``; no other method of it is ours to call."""
+"""Kind: a module's class overrides methods that fxflops might rely on. fxflops may call only the module's ``forward``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Block(nn.Module):
 
 
 class Refused(Exception):
-    """Raised by a method that nobody has to call."""
+    """Raised by a method that fxflops need not call."""
 
 
 def refusing(name: str) -> Callable[..., Any]:
@@ -50,7 +50,7 @@ NEEDED = {
     "__init_subclass__",
     "__subclasshook__",
 }
-"""What Python itself calls before we have the module."""
+"""Methods that Python itself calls before fxflops gets the module."""
 OF_ALL = {"__len__", "__bool__", "__eq__", "__hash__", "__iter__", "__contains__", "__getitem__", "__next__", "__str__"}
 METHODS = {name for name in dir(nn.Module) if callable(getattr(nn.Module, name))}
 NAMES = sorted((METHODS | OF_ALL) - NEEDED)
@@ -69,7 +69,7 @@ def runs(model: nn.Module, x: torch.Tensor) -> bool:
 
 
 def hostile(plain: nn.Module, overridden: dict[str, Any], where: str) -> nn.Module:
-    """Return a copy of a model whose modules, the root or all of them, have other methods."""
+    """Return a copy of a model in which the root, or every module, has overridden methods."""
     model = copy.deepcopy(plain)
     for module in [model] if where == "root" else [*model.modules()]:
         module.__class__ = type(type(module).__name__, (type(module),), dict(overridden))
@@ -77,7 +77,7 @@ def hostile(plain: nn.Module, overridden: dict[str, Any], where: str) -> nn.Modu
 
 
 def figures(model: nn.Module, x: torch.Tensor) -> dict[str, Any]:
-    """Return what each public function says of a model."""
+    """Return the results of each public function for a model."""
     count = fxflops.count(model, x, backward=True, mode="train", optimizer=torch.optim.AdamW)
     analysis = fxflops.analyze(model, x, repeats=0, progress=False)
     with fxflops.profile(model) as p:
@@ -113,7 +113,7 @@ def test_no_method_is_called_that_the_model_does_not_call_itself(where: str, pla
 
 
 class Unlike:
-    """What a comparison by value may return: something that is neither true nor false."""
+    """A possible result of a comparison by value: it is neither true nor false."""
 
     def __bool__(self) -> bool:
         raise Refused("a truth value")
@@ -169,7 +169,7 @@ def test_names_of_torchs_methods_as_attributes(plain: Any) -> None:
 
 
 class CopiesInForward(nn.Module):
-    """A fast-weights model: its forward runs a copy of a layer, which has the hooks that the layer has."""
+    """A fast-weights model: its forward runs a copy of a layer, and the copy has the layer's hooks."""
 
     def __init__(self, how: Callable[[Any], Any]) -> None:
         super().__init__()
@@ -182,7 +182,7 @@ class CopiesInForward(nn.Module):
 
 
 def by_attributes(module: nn.Module) -> nn.Module:
-    """Copy a module as higher does: all attributes, one by one."""
+    """Copy a module as the library higher does: attribute by attribute."""
     made = nn.Linear.__new__(nn.Linear)
     for name, value in vars(module).items():
         object.__setattr__(made, name, value.copy() if isinstance(value, dict) else value)

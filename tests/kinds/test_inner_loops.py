@@ -1,4 +1,4 @@
-"""An optimizer that a forward makes for an inner loop lives as long as that: nothing keeps its tensors for longer."""
+"""If a forward creates an optimizer for an inner loop, nothing may keep the optimizer's tensors alive longer than the loop does."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a ``profile`` block is given was there before it, and counts from its beginning until the user frees it.
+"""Inputs of a ``profile`` block exist before the block, so they count from its beginning until the user frees them.
 
-The oracle is a dispatch mode of the test's own, which follows the bytes of every storage that the code touches: those that
-existed when the block began from its beginning, others from the operator that made them. Inputs are also added up by hand.
+The oracle is a dispatch mode of this test, which tracks the bytes of every storage that the code touches. Storages that existed
+when the block began count from its beginning, others from the operator that created them. Inputs are also added up by hand.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Sample:
 
 
 class Nested(nn.Module):
-    """A model whose inputs lie in containers."""
+    """A model that takes its inputs in containers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ def test_the_peak_is_that_of_the_storages(block: Block, number: int) -> None:
     model = net()
 
     def used() -> list[torch.Tensor]:
-        """Return the batches that a block has; those that it does not touch are not known to be its own."""
+        """Return the batches that a block uses. A profile does not know of batches that the block never touches."""
         touched = {once: 1, freed_in_the_middle: 1, a_view: 1, picked: 1, made_inside: 0}.get(block, number)
         return [batch() for _ in range(2 if "train" in block.__name__ or block is stacked_inside else touched)]
 
@@ -190,7 +190,7 @@ def test_batches_of_a_loader_count_while_they_live(workers: int) -> None:
     with torch.no_grad(), fxflops.profile(model) as p:
         for (x,) in loader:
             model(x)
-    # A batch, the rows that it was put together from, and the data set, if this process reads it.
+    # A batch, the rows that it was put together from, and the data set if this process reads it.
     assert p.report.memory["inputs"] <= 3 * BATCH + 4 * BATCH
     assert MODEL + 3 * BATCH <= p.report.max_memory <= MODEL + 9 * BATCH
     if workers:

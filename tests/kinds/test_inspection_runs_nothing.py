@@ -1,6 +1,7 @@
-"""Looking at a model runs no operators: neither those that printing a graph runs, nor any other of our own.
+"""Inspecting a model must run no operators, neither those that printing a graph would run nor any other.
 
-Oracles: a dispatch mode of this file's, which sees what the model runs with and without fxflops, and torch's FlopCounterMode.
+The oracles are a dispatch mode of this file, which sees the operators that run with and without fxflops, and torch's
+FlopCounterMode.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import fxflops
 
-# torch announces that TorchScript will go; tracing a size warns that it becomes a constant.
+# torch announces the end of TorchScript, and warns when a traced size becomes a constant.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 X = torch.randn(2, 8, generator=torch.Generator().manual_seed(0))
 
 
 class Seen(TorchDispatchMode):
-    """Writes down the operators that run in it."""
+    """Records the operators that run while it is on."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +37,7 @@ class Seen(TorchDispatchMode):
 
 
 class Net(nn.Module):
-    """A linear layer and a step after it: each step puts constants of another kind into a traced graph."""
+    """A linear layer and a step after it. Each step puts another kind of constant into a traced graph."""
 
     def __init__(self, step: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
         super().__init__()
@@ -47,7 +48,7 @@ class Net(nn.Module):
 
 
 class Branches(nn.Module):
-    """Scripted, it has blocks inside its graph."""
+    """If scripted, its graph has blocks inside."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +69,7 @@ STEPS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "times a float": lambda y, x: y * 2.0,
     "plus an int": lambda y, x: y + 1,
     "an int less": lambda y, x: 1 - y,
-    # Of complex tensors: once TorchScript has optimized a product of a real one with a complex number, its gradient raises.
+    # Complex tensors only: once TorchScript has optimized a product of a real tensor and a complex number, its gradient raises.
     "times a complex number": lambda y, x: torch.view_as_real(torch.complex(y, y) * (1 + 2j)).sum(-1),
     "view by a size": lambda y, x: y.view(x.size(0) * 8),
     "reshape by half a size": lambda y, x: y.reshape(y.shape[0] // 2, 2, -1),
@@ -123,7 +124,7 @@ def products_of(model: nn.Module, x: torch.Tensor) -> float:
 
 
 def unoptimized() -> Any:
-    """TorchScript's optimizer runs operators of its own in the first calls."""
+    """Disable TorchScript's optimizer, which runs operators of its own in the first calls."""
     return torch.jit.optimized_execution(False)
 
 
@@ -158,5 +159,6 @@ def test_the_operators_of_onednn_are_still_found() -> None:
 def test_attention_has_its_products_in_a_traced_program() -> None:
     torch.manual_seed(0)
     model, x = traced(Net(lambda y, x: F.scaled_dot_product_attention(y.view(1, 2, 1, 8), *[y.view(1, 2, 1, 8)] * 2)))
-    # 8 x 8 products for each of 2 rows; for each of 2 heads one query and one key, 8 products and 8 again
+    # 8 x 8 MACs for each of 2 rows. Then 2 heads with one query and one key each: 8 MACs for the score and 8 for the weighted
+    # value.
     assert fxflops.count(model, x).total_macs == 2 * 8 * 8 + 2 * (8 + 8)

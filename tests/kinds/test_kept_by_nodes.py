@@ -1,6 +1,8 @@
-"""What nodes of the autograd graph make to keep is memory of a step on the CPU: held to the CPU's allocator, byte by byte.
+"""Tensors that autograd nodes create and keep are memory of a step on the CPU. The prediction must equal the CPU allocator's peak,
+byte for byte.
 
-The numbers of products and quotients take 8 bytes for each call, and checkpoint with ``use_reentrant=True`` keeps a state of random numbers, 5,056 bytes.
+The Python numbers in products and quotients take 8 bytes per call. Checkpoint with ``use_reentrant=True`` keeps a random state of
+5,056 bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ LAYERS = 5
 
 
 class Layers(nn.Module):
-    """Layers, each followed by a function, then a wide one in which the step peaks."""
+    """Layers, each followed by a function, then a wide layer in which the step peaks."""
 
     def __init__(self, between: Callable[[nn.Module, torch.Tensor], torch.Tensor]) -> None:
         super().__init__()

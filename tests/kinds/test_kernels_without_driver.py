@@ -1,6 +1,6 @@
-"""A model with Triton kernels is counted where there is no device for them: each launch is listed, the rest is counted.
+"""A model with Triton kernels is counted even if there is no device for them: each launch is listed, and the rest is counted.
 
-The oracle is the same model with the kernels left out: all but the launches counts as it does.
+The oracle is the same model without the kernels: everything except the launches must count the same.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ LAUNCHES: dict[str, Launch] = {
 
 
 class Launches(nn.Module):
-    """Two linear layers, and between them a kernel that fills an empty tensor."""
+    """Two linear layers, with a kernel between them that fills an empty tensor."""
 
     def __init__(self, launch: Launch | None) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ def test_a_formula_by_its_name_counts_it_and_so_does_what_the_report_proposes() 
 
 
 def test_a_launch_that_runs_is_one_call_and_computes(fresh: Fresh, tmp_path: Path) -> None:
-    """In Triton's interpreter, which must be chosen before a kernel is made."""
+    """This runs in Triton's interpreter, which must be selected before a kernel is defined."""
     script = tmp_path / "interpreted.py"
     script.write_text(INTERPRETED)
     ran = fresh.run(str(script), TRITON_INTERPRET="1")

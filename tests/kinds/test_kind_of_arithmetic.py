@@ -1,7 +1,7 @@
-"""Operations are integer operations or FLOPs by the dtype in which torch computes, however a call is written.
+"""Operations are integer operations or FLOPs by the dtype in which torch computes, however the call is written.
 
-The oracle is torch: a call on integers that computes with real numbers counts like the same call on integers that were
-converted first, and torch's own result tells which calls these are.
+The oracle is torch. If a call on integers computes with real numbers, it must count like the same call on integers that were
+converted first. The dtype of torch's result shows which calls these are.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BINARY = """
 
 
 def kinds(function: Callable[..., Any], *tensors: torch.Tensor) -> tuple[int, int]:
-    """FLOPs and integer operations, the same by count and analyze."""
+    """Return the FLOPs and integer operations, after checking that count and analyze agree."""
     report = fxflops.count(Calls(function), tensors)
     assert report.complete
     timed = fxflops.analyze(Calls(function), tensors, repeats=0, progress=False)
@@ -59,12 +59,12 @@ def test_every_form_of_a_call_is_of_one_kind(name: str, operands: int) -> None:
     except RuntimeError:
         pytest.skip("not for integers")
     flops, integer = kinds(function, *given)
-    if result.is_floating_point():  # torch made them real numbers, and computed with these
+    if result.is_floating_point():  # torch converted the integers, and computed with real numbers
         assert integer == 0
         assert (flops, integer) == kinds(function, *(tensor.float() for tensor in given))
     else:
         assert flops == 0
-    # A result that is written elsewhere is computed as before, but sums and products are computed in out='s dtype.
+    # Writing the result to out= does not change the computation, except that sums and products are computed in the dtype of out.
     for dtype in (result.dtype, torch.float64)[: 1 if name in CONVERTED else 2]:
         out = torch.empty(result.shape, dtype=dtype)
         try:
@@ -136,7 +136,7 @@ def test_pixels_are_192_divisions() -> None:
     assert kinds(lambda x: x / 255, PIXELS) == (192, 0)
 
 
-COMPLEX: dict[str, tuple[Callable[..., Any], int]] = {  # by hand: a product of complex numbers is 6, a sum 2
+COMPLEX: dict[str, tuple[Callable[..., Any], int]] = {  # by hand: a complex product is 6 operations, a sum 2
     "product": (lambda x, z: z * z, 6 * 12),
     "product with a real one": (lambda x, z: x * z, 6 * 12),
     "made complex": (lambda x, z: x * 1j, 6 * 12),
@@ -153,7 +153,7 @@ def test_complex_arithmetic_is_counted_where_torch_computes_with_complex_numbers
 
 
 class RealOperations(TorchDispatchMode):
-    """Counts one operation for each number that an operator of real arithmetic computes, and for each that a sum adds."""
+    """Counts one operation for each number that an operator of real arithmetic computes, and one for each addition in a reduction."""
 
     def __init__(self) -> None:
         super().__init__()

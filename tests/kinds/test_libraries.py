@@ -1,4 +1,6 @@
-"""Kind: other libraries' own classes. Samples of ``benchmarks/libraries.py`` and ``benchmarks/callables.py``, with their oracles, which know nothing of fxflops."""
+"""Kind: classes of other libraries. These are samples of ``benchmarks/libraries.py`` and ``benchmarks/callables.py``, with their
+oracles, which do not use fxflops.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,7 @@ def test_the_oracles_know_nothing_of_fxflops(module: object) -> None:
 
 
 def test_the_storage_oracle_by_hand() -> None:
-    """Weight and gradient of 4 x 4, input and output of 2 x 4, a sum; the gradient of the output is an expanded scalar."""
+    """Weight and gradient of 4 x 4, input and output of 2 x 4, and a sum. The gradient of the output is an expanded scalar."""
     weight = torch.randn(4, 4, requires_grad=True)
     storages = library_oracles.Storages([weight])
     with storages:

@@ -1,4 +1,6 @@
-"""A number of numpy's, or of a subclass of Python's numbers, is the number that it is: in a call, in a layer, in a formula."""
+"""A number of numpy, or of a subclass of a Python number, must count like the plain number: in a call, in a layer, and in a
+formula.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ X, IMAGE, IDS = torch.rand(4, 6), torch.rand(1, 4, 8, 8), torch.arange(4)
 
 
 class Real(float):
-    """A float of a class of its own, as fastai's and others' are."""
+    """A subclass of float, like those in fastai and other libraries."""
 
 
 class Whole(enum.IntEnum):
@@ -82,7 +84,7 @@ LAYERS: dict[str, tuple[Callable[[Any], nn.Module], torch.Tensor]] = {
 
 
 def figures(model: nn.Module, *tensors: torch.Tensor) -> dict[str, Any]:
-    """All counts of a report, after a way through JSON: numpy's numbers have none."""
+    """Return all counts of a report. The report goes through JSON, which cannot hold numpy's numbers."""
     report = fxflops.count(model, tensors)
     assert report.complete, report.missing
     counts = [report.total_flops, report.total_macs, report.total_int_ops]
@@ -113,7 +115,7 @@ def test_a_layer_of_whole_numbers(name: str) -> None:
     make, x = LAYERS[name]
     expected = figures(make(2), x)
     assert figures(make(np.int64(2)), x) == expected
-    if name in ("MaxPool2d", "AvgPool2d"):  # one setting is not taken for another that was seen before
+    if name in ("MaxPool2d", "AvgPool2d"):  # one setting must not reuse the result of another
         pool = getattr(nn, name)
         both = nn.Sequential(pool(np.int64(2)), pool(np.int64(4)))
         plain = nn.Sequential(pool(2), pool(4))

@@ -1,6 +1,8 @@
-"""Inputs that are no tensors: what can be read once is refused unread, all others are what the model makes of them.
+"""Inputs that are not tensors. An iterator that can be read only once is refused without reading it. Everything else is passed to
+the model.
 
-The oracle is the model itself: what it takes counts as its list does, and what it refuses is an error that says what to give.
+The oracle is the model itself. If it accepts a container, the count equals the count of the equivalent list. If it refuses the
+container, the error says what to pass instead.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ CALLS: list[Callable[..., fxflops.Report]] = [
 
 
 class Sums(nn.Module):
-    """A model that takes any iterable of tensors, also by name."""
+    """A model that takes any iterables of tensors, positional or by keyword."""
 
     def __init__(self) -> None:
         super().__init__()

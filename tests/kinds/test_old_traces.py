@@ -1,6 +1,7 @@
-"""A trace of torch before 2.1, which has no numbers among the arguments: its operators count as in the whole trace, or are listed.
+"""Traces of torch before 2.1 do not show numbers among the arguments. Their operators must count as in the full trace, or be listed
+as missing.
 
-The oracle is the same trace, of a real run, with all that torch.profiler writes into it.
+The oracle is the same trace of a real run, with everything that torch.profiler writes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Draw = Callable[[], tuple[nn.Module, Tensor]]
 
 
 class Residual(nn.Module):
-    """Two branches with other strides and channels, the second of which begins before the first ends."""
+    """Two branches with different strides and channels. The second begins before the first ends."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +36,7 @@ class Residual(nn.Module):
 
 
 class Attends(nn.Module):
-    """Tokens through a layer of a Transformer, and a classifier."""
+    """Token embeddings, a Transformer layer, and a classifier."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +48,7 @@ class Attends(nn.Module):
 
 
 def _frozen() -> tuple[nn.Module, Tensor]:
-    """Return a model whose first convolution has no gradients, and the second those of its input and bias."""
+    """Return a model whose first convolution has no gradients, and whose second has gradients of its input and bias only."""
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Tanh(), nn.Conv2d(4, 5, 3, padding=1), nn.Conv2d(5, 6, 1))
     model[0].requires_grad_(False)
     model[2].weight.requires_grad_(False)
@@ -93,7 +94,7 @@ def _trace(draw: Draw, path: Path, training: bool) -> None:
 
 
 def _aged(path: Path, old: Path) -> None:
-    """Write the trace as torch 2.0 writes it: no numbers, no strides, and nothing tells a list of numbers from None."""
+    """Write the trace as torch 2.0 does: without numbers and strides, and with lists of numbers that look like None."""
     content = json.loads(path.read_text())
     for event in content["traceEvents"]:
         args: dict[str, Any] = event.get("args") or {}

@@ -1,4 +1,4 @@
-"""A sample of ``benchmarks/opinfo.py``: entries of torch's own databases, for which all ways to count have to agree."""
+"""A sample of ``benchmarks/opinfo.py``: operators of torch's own test databases, for which all ways to count must agree."""
 
 from __future__ import annotations
 
@@ -43,5 +43,5 @@ def test_all_ways_to_count_agree(key: str) -> None:
             found = [(kind, case.name, what) for kind, what in result.found]
             apart += [each for each in found if not cause_of(key, *each)]
     assert checks > 3
-    # Version counters have a test of their own.
+    # Version counters have their own test.
     assert not [each for each in apart if not each[0].startswith("versions")]

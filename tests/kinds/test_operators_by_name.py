@@ -1,6 +1,8 @@
-"""An operator called by its name, ``torch.ops.aten.softmax(...)``, computes and holds what the function of that name does.
+"""An operator called by its name, e.g. ``torch.ops.aten.softmax(...)``, must have the same count and memory as the function with
+that name.
 
-The oracle is a dispatch mode that follows the storages of the model's own run; for a GPU, which need not be there, the function.
+The oracle is a dispatch mode that tracks the storages of the model's own run. For a GPU, which may be absent, the oracle is the
+function.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ aten = torch.ops.aten
 
 
 class Layer(nn.Module):
-    """An LSTM's weights, and a call of a function with these and an input."""
+    """An LSTM's weights, and a function that is called with an input and this module."""
 
     def __init__(self, function: Callable[..., torch.Tensor]) -> None:
         super().__init__()

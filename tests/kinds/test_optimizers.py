@@ -1,4 +1,6 @@
-"""Kind: an optimizer that we do not understand. ``count`` counts its step, and the user's training goes on as without."""
+"""Kind: an optimizer that fxflops does not know. ``count`` must count its step, and the user's training must continue as if there
+had been no count.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ def model_of() -> nn.Module:
 
 
 class Own(Optimizer):
-    """Momentum, 4 FLOPs for each element; where it keeps its state is up to a subclass."""
+    """Momentum, with 4 FLOPs per element. Subclasses decide where it keeps its state."""
 
     def __init__(self, params: Iterable[Any], lr: float = 0.1, **more: Any) -> None:
         super().__init__(params, {"lr": lr, **more})
@@ -78,7 +80,7 @@ class InList(Own):
 
 
 class ById(Own):
-    """Its keys are the ``id`` of parameters, as in bitsandbytes and apex."""
+    """The keys are ``id(parameter)``, as in bitsandbytes and apex."""
 
     def __init__(self, params: Iterable[Any]) -> None:
         super().__init__(params)
@@ -128,7 +130,7 @@ class InPartial(Own):
 
 
 class OnParameter(Own):
-    """Its state is an attribute of the parameter."""
+    """Keeps its state as an attribute of the parameter."""
 
     def kept(self, p: Any) -> torch.Tensor:
         if not hasattr(p, "momentum"):
@@ -151,7 +153,7 @@ class InFlat(Own):
 
 
 class In8Bits(Own):
-    """8-bit momenta with a scale for each parameter, read and written back at each step."""
+    """8-bit momenta with a scale for each parameter, which each step reads and writes back."""
 
     def kept(self, p: torch.Tensor) -> torch.Tensor:
         held = self.state[p]
@@ -164,7 +166,7 @@ class In8Bits(Own):
 
 
 class Super(SGD):
-    """Its step ends in that of its base class."""
+    """Its step ends with a call of its base class's step."""
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:  # type: ignore[override]
@@ -174,7 +176,7 @@ class Super(SGD):
 
 
 class Wrapper(Optimizer):
-    """accelerate's way: it has no attributes of an optimizer, and properties for them, some without a setter."""
+    """A wrapper like accelerate's: it has properties in place of an optimizer's attributes, some without a setter."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer = optimizer
@@ -201,7 +203,7 @@ class Wrapper(Optimizer):
 
 
 class Slow(Wrapper):
-    """Lookahead's way: it shares groups and state, and computes after the other's step."""
+    """A wrapper like Lookahead: it shares groups and state, and computes after the wrapped optimizer's step."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         super().__init__(optimizer)
@@ -216,7 +218,7 @@ class Slow(Wrapper):
 
 
 class Sharing(Optimizer):
-    """SAM's way: an optimizer of its own, whose groups are those of another."""
+    """An optimizer like SAM: it shares the groups of another optimizer."""
 
     def __init__(self, params: Iterable[Any], base: Any = SGD, **settings: Any) -> None:
         super().__init__(params, {"rho": 0.05, **settings})
@@ -232,7 +234,7 @@ class Sharing(Optimizer):
 
 
 class Queued(Own):
-    """Its state is a queue in a dict of the group, and names that count steps live in an instance's function."""
+    """Keeps its state as a queue in a dict of the group, and draws from its own generator."""
 
     def __init__(self, params: Iterable[Any]) -> None:
         super().__init__(params)
@@ -247,7 +249,7 @@ class Queued(Own):
 
 
 def scheduled(params: Iterable[Any]) -> Optimizer:
-    """A schedule puts a function that holds the optimizer in the place of its step."""
+    """Return an optimizer with a schedule, which replaces its step by a function that holds the optimizer."""
     optimizer = SGD(params, lr=0.1, momentum=0.9)
     optimizer.schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)  # type: ignore[attr-defined]
     return optimizer
@@ -278,7 +280,7 @@ MAKERS: dict[str, Callable[[Any], Optimizer]] = {
 
 
 def value_of(part: Any, seen: dict[int, Any] | None = None) -> Any:
-    """Return all values in an object, with those of its attributes: an oracle that knows of no optimizer."""
+    """Return all values in an object and its attributes. This oracle does not know about optimizers."""
     if isinstance(part, (int, float, str, type(None))):
         return part if type(part) is not int or part < 2**32 else "an id"
     seen = {} if seen is None else seen
@@ -291,7 +293,7 @@ def value_of(part: Any, seen: dict[int, Any] | None = None) -> Any:
     if isinstance(part, torch.Generator):
         return part.get_state().tolist()
     if isinstance(part, dict):
-        # handles of hooks are numbered in one row for the process
+        # handles of hooks are numbered consecutively in the whole process
         return [
             (type(key) if type(key) is int else value_of(key, seen), value_of(value, seen))
             for key, value in part.items()
@@ -308,7 +310,7 @@ def value_of(part: Any, seen: dict[int, Any] | None = None) -> Any:
 
 
 def train(maker: Callable[[Any], Optimizer], steps: int, counted: Iterable[int]) -> tuple[list[Any], list[Any]]:
-    """Return losses and final values of a training, and the reports of counts made before some of its steps."""
+    """Return the losses and final values of a training, and the reports of the counts made before some of its steps."""
     model = model_of()
     optimizer, trace, reports = maker(model.parameters()), [], []
     ids = [*map(id, optimizer.param_groups[0]["params"])]
@@ -327,7 +329,7 @@ def train(maker: Callable[[Any], Optimizer], steps: int, counted: Iterable[int])
 
 
 def flops_of_a_step(maker: Callable[[Any], Optimizer]) -> int:
-    """Return the FLOPs of a second step by hand: those of the elementwise operators that its own run dispatches."""
+    """Return the FLOPs of a second step, added up over the elementwise operators that its own run dispatches."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Tally(TorchDispatchMode):
@@ -382,7 +384,7 @@ def test_a_training_goes_on_as_without_the_count(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in MAKERS if name not in ("fused", "foreach")])
 def test_each_step_is_booked_once(name: str) -> None:
-    """``profile`` says the same of the user's own step: what a wrapper computes is the optimizer's."""
+    """``profile`` must report the same for the user's own step, and book a wrapper's work as the optimizer's."""
     model = model_of()
     optimizer = MAKERS[name](model.parameters())
     counted = fxflops.count(model, X, backward=True, mode="train", optimizer=optimizer)
@@ -401,7 +403,7 @@ def test_each_step_is_booked_once(name: str) -> None:
 
 
 class RemovesGradients(InDict):
-    """As optimizers do that free memory early."""
+    """Removes the gradients, as optimizers do to free memory early."""
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         super().step()
@@ -410,7 +412,7 @@ class RemovesGradients(InDict):
 
 
 class MarksGradients(InDict):
-    """As private training does: no gradient may be used twice."""
+    """Marks the gradients, as private training does: no gradient may be used twice."""
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for p in self.param_groups[0]["params"]:
@@ -422,7 +424,7 @@ class MarksGradients(InDict):
 
 
 class UsesNotes(Own):
-    """A note on each parameter, which a step takes away, is what it steps by."""
+    """Steps only parameters with a note on them, and removes the note."""
 
     def __init__(self, params: Iterable[Any]) -> None:
         super().__init__(params)
@@ -437,7 +439,7 @@ class UsesNotes(Own):
 
 
 class Packed(torch.Tensor):
-    """A wrapper, as of quantized state, that no function of torch knows how to copy."""
+    """A wrapper, e.g. for quantized state, that no torch function can copy."""
 
     @staticmethod
     def __new__(cls, inner: torch.Tensor) -> Any:
@@ -537,7 +539,7 @@ def test_the_closure_of_a_step_is_not_booked_as_the_optimizer() -> None:
 
 
 def by_own_parameter(model: nn.Module, make: Callable[[Any], Optimizer]) -> None:
-    """A step for each parameter as soon as its gradient is there, as torch's tutorial on memory has it."""
+    """Step each parameter as soon as its gradient is there, as in torch's tutorial on memory."""
     optimizers = {p: make([p]) for p in model.parameters()}
 
     def step(p: torch.Tensor) -> None:
@@ -549,7 +551,7 @@ def by_own_parameter(model: nn.Module, make: Callable[[Any], Optimizer]) -> None
 
 
 def by_closure(model: nn.Module, make: Callable[[Any], Optimizer]) -> None:
-    """The same with hooks that use nothing but what they hold themselves."""
+    """The same, with hooks that use only objects that they hold themselves."""
 
     def stepping(optimizer: Optimizer, p: torch.Tensor) -> Callable[[torch.Tensor], None]:
         def step(_: torch.Tensor) -> None:
@@ -563,12 +565,12 @@ def by_closure(model: nn.Module, make: Callable[[Any], Optimizer]) -> None:
 
 
 def by_torch(model: nn.Module, make: Callable[[Any], Optimizer]) -> None:
-    """By hooks of autograd's own nodes, which torch's function installs."""
+    """Step in hooks of autograd's own nodes, which a function of torch installs."""
     _apply_optimizer_in_backward(make, model.parameters(), {})  # type: ignore[arg-type]
 
 
 def by_the_last(model: nn.Module, make: Callable[[Any], Optimizer]) -> None:
-    """One step for all, by a hook of the parameter that gets its gradient last."""
+    """Step all parameters at once, in a hook of the parameter that gets its gradient last."""
     optimizer = make(model.parameters())
 
     last = next(model.parameters())
@@ -586,7 +588,7 @@ def by_the_last(model: nn.Module, make: Callable[[Any], Optimizer]) -> None:
 @pytest.mark.parametrize("make", [functools.partial(SGD, lr=0.1, momentum=0.9), Adam, InDict, InList])
 @pytest.mark.parametrize("install", [by_own_parameter, by_closure, by_torch, by_the_last])
 def test_optimizers_that_hooks_step_in_the_backward_pass(install: Any, make: Any, begun: int) -> None:
-    """A count and an analysis run such hooks, and no optimizer's state shows it: pytorch/tutorials#2568."""
+    """A count and an analysis run such hooks, but must leave no trace in any optimizer's state: pytorch/tutorials#2568."""
 
     def losses(n: int, counted: bool) -> list[float]:
         model, out = model_of(), []
@@ -613,12 +615,12 @@ def test_the_state_of_optimizers_that_hooks_step_is_in_the_memory() -> None:
     model(X).sum().backward()
     numbers = sum(p.numel() for p in model.parameters())
     report = fxflops.count(model, X, backward=True)
-    steps = 4 * len([*model.parameters()])  # a number of steps for each
+    steps = 4 * len([*model.parameters()])  # a step count for each parameter
     assert report.memory["optimizer"] == 2 * 4 * numbers + steps
 
 
 class Replacing(Own):
-    """Puts a new tensor in the place of its state in each step, as one written by the textbook does."""
+    """Replaces its state by a new tensor in each step, as in a textbook implementation."""
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:
@@ -631,7 +633,7 @@ class Replacing(Own):
 
 
 def test_state_that_a_step_replaces_is_freed_when_it_does() -> None:
-    """The peak is that of the storages which the second of two real steps has alive."""
+    """The peak must equal the storages alive in the second of two real steps."""
     model, x = nn.Linear(256, 256), torch.randn(4, 256)
     counted = fxflops.count(model, x, backward=True, optimizer=Replacing)
     optimizer = Replacing(model.parameters())

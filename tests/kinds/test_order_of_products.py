@@ -1,7 +1,7 @@
-"""An einsum of three operands and more is counted in the order in which torch takes its products.
+"""An einsum with three or more operands is counted in the order in which torch computes its products.
 
-Where opt_einsum is installed and enabled, it chooses; a stand-in for it does here. The oracles are torch's FlopCounterMode and the
-storages that a dispatch mode sees.
+If opt_einsum is installed and enabled, it chooses the order; here a stand-in for it does. The oracles are torch's FlopCounterMode
+and the storages that a dispatch mode sees.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Numbers(nn.Module):
 
 
 class Changing(nn.Module):
-    """Three equal calls, the second with the optimizer switched off."""
+    """Three equal calls. The optimizer is disabled for the second."""
 
     def forward(self, *factors: torch.Tensor) -> torch.Tensor:
         outs = []
@@ -52,17 +52,17 @@ class Changing(nn.Module):
 
 
 class LastFirst:
-    """In the place of opt_einsum: the last two first."""
+    """Stands in for opt_einsum: contracts the last two operands first."""
 
     @staticmethod
     def contract_path(equation: str, *operands: Any, **_: Any) -> Any:
-        random.seed(0)  # as its random searches do
+        random.seed(0)  # as opt_einsum's random searches do
         left = len(operands)
         return [(number - 2, number - 1) for number in range(left, 1, -1)], None
 
 
 class OuterFirst:
-    """The first and the last, which share nothing in a chain: an outer product."""
+    """Contracts the first and the last operand first. In a chain they share no dimension, so this is an outer product."""
 
     @staticmethod
     def contract_path(equation: str, *operands: Any, **_: Any) -> Any:
@@ -87,7 +87,7 @@ def factors() -> tuple[torch.Tensor, ...]:
 
 
 def contractions(call: Any) -> int:
-    """The multiply-accumulates by torch's counter."""
+    """Return the multiply-accumulates that torch's counter sees."""
     with FlopCounterMode(display=False) as counter:
         call()
     return counter.get_total_flops() // 2
@@ -106,13 +106,13 @@ def test_the_products_are_those_that_torch_takes(optimizer: Any, model: nn.Modul
         "profile": p.report,
         "a copy": Report.from_dict(count(model, given).to_dict()),
     }
-    # In either order nothing is elementwise here but the outer product, which torch's counter leaves out.
+    # In either order, only the outer product is elementwise, and torch's counter leaves it out.
     outer = (2 if isinstance(model, Changing) else 1) * 16 * 16 * 8 * 2 if optimizer is OuterFirst else 0
     assert {name: report.recount("torch").total_flops for name, report in reports.items()} == dict.fromkeys(
         reports, 2 * expected
     )
     assert {name: report.total_macs for name, report in reports.items()} == dict.fromkeys(reports, expected + outer)
-    assert optimizer is LastFirst or random.getstate() == state  # that one seeds it by itself
+    assert optimizer is LastFirst or random.getstate() == state  # LastFirst seeds the generator itself
     device = Device("one", {"f32": 1e9}, 1e9)
     assert sum(row.flops or 0 for row in reports["count"].roofline(device).rows) == 2 * (expected + outer)
 

@@ -1,7 +1,7 @@
-"""Tensors that a model holds by other means than attributes: in slots, closures, default arguments, partial functions, objects
-that can be called, classes and globals. They are in the peak, and a count leaves them as they were.
+"""Tensors that a model does not hold as attributes, but in slots, closures, default arguments, partial functions, callable objects,
+classes and globals. They must be in the peak, and a count must leave them unchanged.
 
-The oracles are a dispatch mode that follows storages, and the values before and after.
+The oracles are a dispatch mode that tracks storages, and the values before and after.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Callable_:
 
 
 class Net(nn.Module):
-    """A layer, and ``use``, which may be a closure: what it holds no attribute tells."""
+    """A layer, and ``use``, which may be a closure. No attribute shows the tensors in the closure."""
 
     mean: Any = None
 
@@ -257,7 +257,7 @@ def test_what_is_written_there_is_as_before(place: Any, write: Write) -> None:
     assert mean._version == version
     expected = place(values, write)
     expected.load_state_dict(model.state_dict())
-    assert torch.equal(model(x), expected(x))  # and it is still the tensor that the model takes
+    assert torch.equal(model(x), expected(x))  # the model still uses the same tensor
 
 
 def test_a_global_is_as_before() -> None:
@@ -375,7 +375,7 @@ class CachedInClosure(CachedMethod):
         return result
 
 
-@compile_compatible_method_lru_cache(maxsize=8)  # whose own file keeps the cache, as in transformers' DINOv3
+@compile_compatible_method_lru_cache(maxsize=8)  # the cache is in the library's own file, as in transformers' DINOv3
 def table_by_library(rows: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     return table(rows, device)
 
@@ -415,7 +415,7 @@ def test_a_cache_without_new_tensors_keeps_its_items() -> None:
 
 
 class Store(type):
-    """A class whose class has a cache."""
+    """A metaclass that makes its class subscriptable: the class is a cache."""
 
     tables: dict[Any, Any]
 
@@ -428,7 +428,7 @@ class Tables(metaclass=Store):
 
 
 def attribute_of_function() -> None:
-    """Has an attribute that a forward sets."""
+    """A forward sets an attribute on this function."""
 
 
 DICT: dict[Any, Any] = {}
@@ -498,7 +498,7 @@ def test_a_cache_of_any_kind_works_after_a_count(name: str) -> None:
 
 
 class Tabled:
-    """An object that a forward makes, whose constructor keeps a tensor."""
+    """An object that a forward creates. Its constructor keeps a tensor in a global."""
 
     def __init__(self, device: torch.device) -> None:
         if "angles" not in RENEWED:
@@ -512,7 +512,7 @@ BY_PROPERTY: dict[str, Any] = {}
 
 
 class Indirect(nn.Module):
-    """A forward that reaches its caches in ways that only the run follows."""
+    """Reaches its caches in ways that only a run can follow."""
 
     def __init__(self, way: str) -> None:
         super().__init__()

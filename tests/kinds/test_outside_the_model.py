@@ -1,4 +1,6 @@
-"""What a forward binds or collects outside of the model is as before: attributes of classes, globals, closures, lists."""
+"""Names that a forward binds, and items that it collects, outside the model must be as before: class attributes, globals, closures,
+lists.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs of torch.export and TorchScript: counted as the eager model that they were made of, in total and module by module."""
+"""Programs of torch.export and TorchScript must count like the eager model that they were made from, in total and module by module."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Block(nn.Module):
 
 
 class Net(nn.Module):
-    """A model of two blocks, buffers and a plain tensor, whose forward is a function."""
+    """A model with two blocks, buffers and a plain tensor. Its forward calls a function."""
 
     def __init__(self, forward: Callable[..., Any]) -> None:
         super().__init__()
@@ -133,7 +133,7 @@ MODELS: dict[str, Callable[[], tuple[nn.Module, tuple[Any, ...]]]] = {
 
 
 def sums(report: fxflops.Report) -> dict[str, Any]:
-    """What must be equal: totals, parameters, what is missing, and the sums of each module that computes."""
+    """Return everything that must be equal: totals, parameters, missing operators, and the sums of each module that computes."""
     modules = {path: (row.total.macs, row.total.flops) for path, row in report.by_module().items()}
     return {
         "macs": report.total_macs,
@@ -155,7 +155,7 @@ def test_a_program_counts_as_its_model(name: str, tmp_path: Path) -> None:
     eager = sums(fxflops.count(model, args, mode="as_is"))
     program = export(model, args)
     assert sums(fxflops.count(program, args)) == eager
-    assert sums(fxflops.count(program)) == eager  # with the inputs that it was exported with
+    assert sums(fxflops.count(program)) == eager  # with the inputs of the export
     assert sums(fxflops.count(through_a_file(program, tmp_path), args)) == eager
     assert eager["flops"]
 
@@ -165,7 +165,7 @@ def test_other_ways_to_export(name: str) -> None:
     model, args = MODELS[name]()
     eager = sums(fxflops.count(model, args))
     strict = sums(fxflops.count(export(model, args, strict=True)))
-    assert {**strict, "params": None} == {**eager, "params": None}  # a strict export leaves out what is not used
+    assert {**strict, "params": None} == {**eager, "params": None}  # a strict export leaves out unused parameters
     assert sums(fxflops.count(export(model, args).run_decompositions())) == eager
 
 
@@ -250,7 +250,7 @@ def test_sizes_to_choose_are_asked_for(dynamic: Any) -> None:
     command = said.partition("e.g. ")[2]
     assert eval(
         command, {"fxflops": fxflops, "torch": torch, "program": dynamic}
-    ).total_macs  # what it says to type works
+    ).total_macs  # the suggested command works
 
 
 @pytest.mark.parametrize("sizes", [(3, 16), (64, 100)])
@@ -282,7 +282,7 @@ def test_constants_and_nesting_are_checked() -> None:
     program = export(model, args)
     with pytest.raises(fxflops.InputError, match=r"must be 3, as in the export, not 4"):
         fxflops.count(program, (X, True, 4))
-    assert fxflops.count(program, X).total_macs == 256  # what the program has as a constant need not be given
+    assert fxflops.count(program, X).total_macs == 256  # constants of the program need not be passed
     model, args = MODELS["nested inputs"]()
     with pytest.raises(fxflops.InputError, match=r"inputs must be nested as in the export: \(\[.*'k'.*, not "):
         fxflops.count(export(model, args), ([X, X],))
@@ -302,7 +302,7 @@ def scripts(model: nn.Module, args: tuple[Any, ...]) -> Iterator[tuple[str, Any]
 
 
 class Attending(nn.Module):
-    """A forward of functions that TorchScript composes of others, a module called twice, and a tensor made of numbers."""
+    """Uses functions that TorchScript composes of others, a module that is called twice, and a tensor made from numbers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -335,7 +335,7 @@ def test_torchscript_counts_as_its_model(name: str) -> None:
     eager = sums(fxflops.count(model, args))
     for way, script in scripts(model, args):
         if way == "traced" and name == "attention":
-            continue  # a trace computes with sizes, and has numbers as tensors
+            continue  # a trace computes with sizes, and stores numbers as tensors
         assert sums(fxflops.count(script, args)) == eager, way
 
 

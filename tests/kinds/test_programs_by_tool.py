@@ -1,7 +1,8 @@
-"""A program counts under a tool's convention as by the tool itself, and what the tool does not see is listed, not 0.
+"""Under a tool's convention, a program must count as the tool itself counts it. Operators that the tool does not see must be listed
+as missing, not counted as 0.
 
-The oracle is the tool, run on the very same kind of program in a process of its own: some leave their hooks and their
-replacements of torch's functions behind when they raise.
+The oracle is the tool, run on the same kind of program in a separate process, because some tools leave hooks and patched torch
+functions behind when they raise.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import fxflops
 from fxflops.adapters import flops_profiler, fvcore, ptflops, thop, torchinfo
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of torch, that TorchScript will go; and of the adapters
+pytestmark = pytest.mark.filterwarnings("ignore")  # torch's warnings about TorchScript, and the adapters' own
 X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
 
@@ -61,7 +62,7 @@ class WithPart(nn.Module):
 
 
 class ByOperators(nn.Module):
-    """A model whose author calls operators: packets, overloads, and a product that torch.jit knows by another name."""
+    """A model that calls operators directly: packets, overloads, and a product that torch.jit calls by another name."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -165,17 +166,17 @@ TOOLS: dict[str, tuple[Callable[[nn.Module], Any], Callable[[nn.Module], Any]]] 
         lambda model: flops_profiler.get_model_profile(model, args=[X], print_profile=False, warm_up=0),
     ),
 }
-"""By the name of the convention: the tool's own call, and that of our adapter."""
+"""By convention: the tool's own call, and our adapter's call."""
 
 
-@cache  # nothing here changes a program; the tools themselves run in another process
+@cache  # nothing here changes a program; the tools run in another process
 def program(kind: str) -> nn.Module:
     torch.manual_seed(0)
     return PROGRAMS[kind]()
 
 
 def answer(run: Callable[[nn.Module], Any], kind: str) -> Any:
-    """Return what a tool returns for a program, or the class of the error that it raises."""
+    """Return a tool's result for a program, or the class of the error that it raises."""
     model = program(kind)
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         try:
@@ -186,12 +187,12 @@ def answer(run: Callable[[nn.Module], Any], kind: str) -> Any:
 
 @cache
 def answers(tool: str) -> dict[str, Any]:
-    """Return the tool's own answers for all programs, from another process."""
+    """Return the tool's own answers for all programs, computed in another process."""
     if importlib.util.find_spec(tool) is None:
         pytest.skip(f"{tool} is not installed")
     importlib.import_module(MODULES.get(tool, tool))
     for kind in PROGRAMS:
-        program(kind)  # before the processes begin, which have it then
+        program(kind)  # before the processes start, so that they inherit it
     found = elsewhere(TOOLS[tool][0], [kind for kind in PROGRAMS if kind not in SCRIPTED])
     for kind in SCRIPTED:
         found |= elsewhere(TOOLS[tool][0], [kind])
@@ -219,11 +220,12 @@ def test_an_adapter_answers_as_the_tool(tool: str) -> None:
     for kind, theirs in answers(tool).items():
         ours = answer(TOOLS[tool][1], kind)
         if isinstance(theirs, type):
-            # The tool raises: so do we, for TorchScript; else our number has a warning, or is that of the whole model.
+            # If the tool raises, our adapter raises too for TorchScript. Otherwise it gives a number with a warning, or the count
+            # of the whole model.
             raised = fxflops.FxflopsError if theirs is StopIteration else theirs
             agrees = issubclass(ours, raised) if kind in SCRIPTED else not isinstance(ours, type)
         else:
-            agrees = theirs == (None, None) or ours == theirs  # the first of ptflops, which gave up
+            agrees = theirs == (None, None) or ours == theirs  # the first value of ptflops is None, because it gave up
         if not agrees:
             apart[kind] = ours, theirs
     assert not apart
@@ -245,7 +247,7 @@ def test_no_program_is_0_and_complete(kind: str) -> None:
     for convention in fxflops.list_conventions():
         report = base.recount(convention)
         assert report.total_flops or not report.complete, convention
-        assert report.total_macs == base.total_macs, convention  # these are no matter of convention
+        assert report.total_macs == base.total_macs, convention  # MACs do not depend on the convention
 
 
 @pytest.mark.parametrize("kind", ["exported", "make_fx part", "scripted part", "operators"])
@@ -269,7 +271,7 @@ def test_an_exported_resnet_by_fvcore() -> None:
     x = torch.zeros(1, 3, 64, 64)
     exported = torch.export.export(resnet18().eval(), (x,)).module()
     report = fxflops.count(exported, x, convention="fvcore")
-    assert (report.total_flops, report.complete) == (148_965_376, True)  # as fvcore 0.1.5 gives for this program
+    assert (report.total_flops, report.complete) == (148_965_376, True)  # fvcore 0.1.5's number for this program
     assert fvcore.FlopCountAnalysis(exported, x).total() == 148_965_376
 
 
@@ -287,6 +289,6 @@ def test_a_missing_operator_is_named_with_the_reason() -> None:
     report = fxflops.count(program("exported"), X, convention="thop")
     conv = next(each for each in report.missing if each.op == "conv")
     assert "thop does not see operators that the model's code calls directly" in conv.reason
-    assert not report.recipe()  # a formula of the user's is no remedy
+    assert not report.recipe()  # a user's formula would not help
     with pytest.raises(fxflops.FxflopsError, match="thop does not see"):
         fxflops.count(program("exported"), X, convention="thop", strict=True)

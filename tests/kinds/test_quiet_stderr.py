@@ -1,6 +1,6 @@
-"""Nothing is printed on the way to a report: what the library tries by itself is its own affair.
+"""Nothing is printed on the way to a report: calls that fxflops only tries, and that fail, must stay silent.
 
-The oracle is the run without it, in a process of its own: what the model itself writes to stderr, and nothing more.
+A script runs each case with and without fxflops in a separate process. Its stderr must have only the messages of the script itself.
 """
 
 from __future__ import annotations

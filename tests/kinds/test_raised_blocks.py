@@ -1,6 +1,6 @@
-"""A ``profile`` block that raises has the report of what ran until then, and its exception reaches the user unchanged.
+"""If a ``profile`` block raises, its report has everything that ran before, and the exception reaches the user unchanged.
 
-The oracle is the same code, cut off before the line that raises, in a block that ends well.
+The oracle is the same code, cut off before the line that raises, in a block that ends normally.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROWS, WIDTH = 4, 8
 
 
 class Stops(nn.Module):
-    """Two layers, with an exception between them in the call of that number."""
+    """Two layers. In the call with number ``at``, an exception is raised between them."""
 
     def __init__(self, at: int = -1, error: BaseException | None = None) -> None:
         super().__init__()
@@ -145,11 +145,11 @@ def test_wherever_it_is_raised(block: Callable[[nn.Module], None], detail: str, 
     assert type(plain.value).__name__ in p.report.trace
     if detail == "operations" and block is not in_an_operation:
         assert p.report.total_macs == 2 * ROWS * WIDTH * WIDTH
-    # It is a report as any other.
+    # The report works like any other.
     str(p.report), p.report.to_html(), p.report.by_operator(), p.report.by_module()
     p.report.save(tmp_path / "report.json")
     assert fxflops.Report.load(tmp_path / "report.json").trace == p.report.trace
-    # The model is as it was, and another block works.
+    # The model is unchanged, and another block works.
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
     with fxflops.profile(model) as again:
         model(torch.ones(ROWS, WIDTH))
@@ -158,7 +158,7 @@ def test_wherever_it_is_raised(block: Callable[[nn.Module], None], detail: str, 
 
 def test_strict_does_not_hide_the_users_exception() -> None:
     def block() -> None:
-        torch.empty(3) + 1  # a read of uninitialized memory
+        torch.empty(3) + 1  # reads uninitialized memory
         raise ValueError("of the user")
 
     with pytest.raises(ValueError, match="of the user"), fxflops.profile(strict=True) as p:

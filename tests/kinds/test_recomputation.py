@@ -1,7 +1,7 @@
 """A forward that runs again inside a backward pass is recomputation, whoever wrote the function that runs it again.
 
-The expected MACs are written out by hand from the calls that each backward makes. A tally in the layers themselves, which
-knows only whether autograd's engine is running, says how often each layer really ran.
+The expected MACs are written out by hand from the calls that each backward makes. A tally in the layers themselves shows how often
+each layer really ran; it knows only whether autograd's engine is running.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ import fxflops
 ROWS, WIDTH, DEPTH = 8, 16, 4
 LAYER = ROWS * WIDTH * WIDTH
 RAN: Counter[bool] = Counter()
-"""How often a Block ran, by whether a backward pass was under way."""
+"""How often a Block ran, by whether a backward pass was running."""
 
 
 class Block(nn.Module):
-    """A linear layer, then a relu, which saves its result: to go back, all of the block has to run again."""
+    """A linear layer and a relu, which saves its result. So a backward pass must run the whole block again."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Block(nn.Module):
 
 
 class Frozen(Block):
-    """A block with a part that needs no gradients, as rotary embeddings are computed."""
+    """A block with a part that needs no gradients, like the computation of rotary embeddings."""
 
     @torch.no_grad()
     def scale(self, x: torch.Tensor) -> torch.Tensor:
@@ -51,7 +51,7 @@ class Frozen(Block):
 
 
 class Offloaded(Function):
-    """Unsloth's: the input waits on the CPU, and the layer runs again when its gradient is needed."""
+    """Like Unsloth's: the input waits on the CPU, and the layer runs again when its gradient is needed."""
 
     @staticmethod
     def forward(ctx: Any, run: Any, x: torch.Tensor) -> torch.Tensor:
@@ -73,7 +73,7 @@ class Offloaded(Function):
 
 
 class Rerun(Function):
-    """DeepSpeed's and Megatron's way: the random state is brought back, several outputs go back together."""
+    """Like DeepSpeed's and Megatron's: restores the random state, and passes several outputs back together."""
 
     @staticmethod
     def forward(ctx: Any, run: Any, *given: torch.Tensor) -> Any:
@@ -95,7 +95,7 @@ class Rerun(Function):
 
 
 class Reversible(Function):
-    """A reversible block: y1 = x1 + f(x2), y2 = x2 + g(y1); its inputs are computed from its outputs."""
+    """A reversible block: y1 = x1 + f(x2), y2 = x2 + g(y1). Its inputs are computed from its outputs."""
 
     @staticmethod
     def forward(ctx: Any, f: Block, g: Block, x: torch.Tensor) -> torch.Tensor:
@@ -126,7 +126,7 @@ class Reversible(Function):
 
 
 class Adjoint(Function):
-    """torchdiffeq's: the backward pass solves another equation, in steps that evaluate the layer and its derivative."""
+    """Like torchdiffeq's: the backward pass solves another equation, in steps that evaluate the layer and its derivative."""
 
     STEPS = 3
 
@@ -168,7 +168,7 @@ class Net(nn.Module):
 
 
 def plain(block: Any, x: torch.Tensor) -> torch.Tensor:
-    """Run the block's arithmetic without the block."""
+    """Run the block's arithmetic without calling the block."""
     return F.relu(F.linear(x, block.layer.weight))
 
 
@@ -259,9 +259,9 @@ def test_each_layer_is_recomputed_as_often_as_it_ran_in_the_backward(case: str, 
     assert report.total_macs == forward * LAYER
     assert macs(report, "forward") == dict.fromkeys(LAYERS, forward * LAYER // DEPTH)
     assert sum(macs(report, "recompute").values()) == again * LAYER
-    if case != "nested":  # there the first of a pair runs more often than the second
+    if case != "nested":  # there the first block of a pair runs more often than the second
         assert macs(report, "recompute") == (dict.fromkeys(LAYERS, again * LAYER // DEPTH) if again else {})
-    # Each evaluation that is differentiated has the gradient of its input and that of its weight.
+    # Each differentiated evaluation has the gradients of its input and of its weight.
     times = Adjoint.STEPS if case == "adjoint" else 1
     assert macs(report, "backward") == dict.fromkeys(LAYERS, times * 2 * LAYER)
 
@@ -301,11 +301,11 @@ def test_a_part_that_disables_gradients_is_run_again_with_its_module(function: A
     assert macs(report, "backward") == dict.fromkeys(LAYERS, 2 * LAYER)
 
 
-# What must not become recomputation
+# Computations that must not be booked as recomputation
 
 
 def penalized(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """Return the loss of a Wasserstein GAN's critic: its gradient's norm is trained."""
+    """Return the loss of a Wasserstein GAN's critic, which includes the norm of its gradient."""
     x = x.clone().requires_grad_(True)
     out = model(x)
     (gradient,) = torch.autograd.grad(out.sum(), x, create_graph=True)
@@ -324,7 +324,7 @@ def differentiated_twice(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 class Scaled(Function):
-    """A function whose backward computes, in Python, a gradient that can be differentiated."""
+    """A function whose backward is Python code that can itself be differentiated."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -366,7 +366,7 @@ def test_a_checkpoint_under_the_gradient_of_a_gradient_recomputes(loss: Any) -> 
 
 
 class Forces(nn.Module):
-    """A potential, whose forces are its gradient: they are taken in the forward."""
+    """A potential whose forward returns its forces, i.e. its gradient."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -382,13 +382,13 @@ def test_a_gradient_in_a_forward_is_recomputed_with_the_forward_that_takes_it() 
     model, x = Forces(), torch.randn(ROWS, WIDTH, requires_grad=True)
     once = fxflops.count(model, x, backward=True)
     assert once.total_recompute_flops == 0
-    assert macs(once, "gradient") == {"": LAYER}  # the model itself takes it
+    assert macs(once, "gradient") == {"": LAYER}  # the model itself computes it
     again = fxflops.count(Net(Offloaded.apply, Forces), x, backward=True)
     assert sum(macs(again, "recompute").values()) == DEPTH * 2 * LAYER
 
 
 class OfGradient(Function):
-    """A backward that gives its gradient to a module, which learns nothing from it: synthetic gradients."""
+    """Passes its gradient to a module in backward. Nothing is differentiated there: synthetic gradients."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, module: nn.Module) -> torch.Tensor:

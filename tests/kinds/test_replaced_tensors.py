@@ -1,6 +1,7 @@
-"""Tensors that a model or its inputs hold when a run begins, and that the run replaces: their memory is free from then on.
+"""Tensors that a model or its inputs hold when a run begins, and that the run replaces: their memory is free once they are
+replaced.
 
-The oracle is a dispatch mode that follows the storages of the model's own run, in which nothing else holds what was replaced.
+The oracle is a dispatch mode that tracks the storages of the model's own run. Nothing else holds the replaced tensors in that run.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ ROWS = 256
 
 
 class Holder(nn.Module):
-    """A linear layer, and a tensor of the size of its output that ``held`` makes and ``step`` may replace."""
+    """A linear layer, and an attribute with a tensor of its output's size. ``held`` creates the attribute and ``step`` may replace
+    it.
+    """
 
     def __init__(self, held: Callable[[torch.Tensor], Any], step: Callable[[Any, torch.Tensor], torch.Tensor]) -> None:
         super().__init__()
@@ -54,7 +57,7 @@ def carry(m: Any, y: torch.Tensor) -> torch.Tensor:
 
 
 def into_a_new_list(m: Any, y: torch.Tensor) -> torch.Tensor:
-    m.held = [each.to(y.dtype) for each in m.held]  # returns the tensor itself, like torchvision's anchor generator
+    m.held = [each.to(y.dtype) for each in m.held]  # returns the same tensor, like torchvision's anchor generator
     return y * 2
 
 
@@ -154,7 +157,7 @@ def data_twice(m: Any, y: torch.Tensor) -> torch.Tensor:
 
 
 def both(m: Any, y: torch.Tensor) -> torch.Tensor:
-    m.held[0] = y.detach() * 2  # the other holder keeps it
+    m.held[0] = y.detach() * 2  # the other holder still keeps it
     return y.relu() * 3
 
 
@@ -215,7 +218,7 @@ def measured(model: nn.Module, args: tuple[Any, ...], backward: bool) -> int:
 
 
 def check(make: Callable[[], tuple[nn.Module, tuple[Any, ...]]], backward: bool) -> None:
-    # numbers are 4 bytes, which a formula may round
+    # the tolerance covers single numbers of 4 bytes, which a formula may round
     truth = measured(*make(), backward)
     with torch.set_grad_enabled(backward):
         model, args = make()

@@ -1,6 +1,6 @@
-"""``serving`` reads at each step the cache that ``generate()`` has there, and of experts those that a token takes.
+"""At each step, ``serving`` reads the cache that ``generate()`` has at that step, and only the experts that a token uses.
 
-The cache is measured in the model's own run, by its tensors; weights and pairs are worked out by hand from the config.
+The cache is measured in the model's own run, from its tensors. Weights and pairs are computed by hand from the config.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ hf = pytest.importorskip("transformers", reason="serving is for its models")
 
 @pytest.fixture(autouse=True)
 def _objects_are_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is frozen by serving where objects are frozen, as these tests are; to find that out it counts them, which takes longer than it."""
+    """Do not let ``serving`` freeze objects. In these tests the objects are frozen already, and counting them takes longer than
+    ``serving`` itself.
+    """
     monkeypatch.setattr(inference, "earlier_objects_frozen", nullcontext)
 
 
@@ -102,7 +104,7 @@ def floats_in(value: Any) -> Iterable[torch.Tensor]:
 
 
 def caches_of_generate(model: Any) -> list[int]:
-    """Return the bytes of the cache before each call that ``generate()`` makes, the prompt's first."""
+    """Return the bytes of the cache before each call that ``generate()`` makes, starting with the prompt."""
     found: list[int] = []
 
     def measure(_: Any, args: Any, kwargs: dict[str, Any]) -> None:
@@ -130,7 +132,9 @@ def test_each_step_reads_the_cache_of_the_models_own_run(name: str) -> None:
 
 
 def test_layers_of_gpt_oss_20b_by_hand() -> None:
-    """Half of 24 layers keep the last 127 tokens; each has 8 heads of 64, keys and values, in two bytes; here are two."""
+    """Half of the 24 layers keep only the last 127 tokens. Each layer has keys and values of 8 heads of 64, in two bytes. The test
+    has two layers.
+    """
     heads = {"num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 64}
     size = {
         **TEXT,
@@ -151,7 +155,7 @@ def test_layers_of_gpt_oss_20b_by_hand() -> None:
 
 
 def tokens_of_experts(kind: str, taken: int, experts: int) -> Any:
-    """Return a model of which each token takes so many experts, as its config calls them."""
+    """Return a model in which each token uses ``taken`` of ``experts`` experts, under the names of its own config."""
     size = {**HEADS, "moe_intermediate_size": 32}
     deep = {"kv_lora_rank": 16, "q_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 16}
     makers: dict[str, Callable[[], Any]] = {
@@ -193,7 +197,7 @@ def test_of_experts_the_weights_and_biases_of_one_token_are_read(kind: str, batc
     experts, taken = 8, 2
     model = tokens_of_experts(kind, taken, experts)
     table = model.get_input_embeddings().weight
-    is_tied = model.get_output_embeddings().weight is table  # and so read whole
+    is_tied = model.get_output_embeddings().weight is table  # so the whole table is read
     unread = 0 if is_tied else (table.shape[0] - batch) * table.shape[1] * 2
     routed = {name: each for name, each in model.named_parameters() if ".experts." in name}
     assert len(routed) >= 2
@@ -204,11 +208,11 @@ def test_of_experts_the_weights_and_biases_of_one_token_are_read(kind: str, batc
 
 
 def test_times_take_the_pairs_that_windows_and_chunks_leave_and_the_screen_says_so() -> None:
-    """A slow computer shows MACs: of products with weights, and of each pair of a query and a key."""
+    """On a slow computer the times show the MACs: for products with weights, and for each pair of query and key."""
     slow = Device("slow compute", {"f32": 1e9}, bandwidth=1e30)
     new = 20
     products = 2 * (64 * 64 * 2 + 64 * 32 * 2 + 64 * 96 * 3) + 64 * 100
-    of_a_pair = 2 * 64  # scores and values, of all heads
+    of_a_pair = 2 * 64  # scores and values, over all heads
     model = hf.MistralForCausalLM(hf.MistralConfig(**SMALL, sliding_window=WINDOW))
     prompt, least = 30, WINDOW * (WINDOW + 1) // 2 + (30 - WINDOW) * WINDOW
     found = serving(model, prompt=prompt, new_tokens=new, device=slow)
@@ -226,6 +230,6 @@ def test_times_take_the_pairs_that_windows_and_chunks_leave_and_the_screen_says_
     pasts = range(PROMPT, PROMPT + new - 1)
     kept = sum(min(past, WINDOW - 1) + 1 for past in pasts)
     left = sum(past % WINDOW + 1 for past in pasts)
-    # A pair costs multiplies and adds of scores and values, and a few of the softmax for each head.
+    # A pair costs the multiplies and adds of scores and values, plus a few operations of the softmax per head.
     of_flops = (sum(dense.step_flops) - sum(chunked.step_flops)) / (kept - left) / of_a_pair
     assert 2 <= of_flops < 2.5

@@ -1,6 +1,6 @@
-"""Sparse tensors have the memory of their indices and values, as inputs, parameters, results and gradients.
+"""Sparse tensors take the memory of their indices and values, as inputs, parameters, results and gradients.
 
-The oracle is the allocator of the CPU: the bytes that live in a run beside those that lived before it.
+The oracle is the CPU allocator: the bytes that are live in a run on top of the bytes that were live before it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from benchmarks.allocator import allocated
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
 SCALARS = 64
-"""Bytes of a few numbers, of which torch makes tensors inside its operators."""
+"""Allowed difference in bytes, for a few numbers that torch wraps in tensors inside its operators."""
 
 
 class Runs(nn.Module):
@@ -31,7 +31,7 @@ class Runs(nn.Module):
 
 
 def of_layout(layout: torch.layout) -> torch.Tensor:
-    """Return an adjacency of 200 nodes, a tenth of whose elements are not zero."""
+    """Return an adjacency matrix of 200 nodes in which a tenth of the elements are not zero."""
     dense = torch.rand(200, 200, generator=torch.Generator().manual_seed(0)).gt(0.9).float()
     blocks = {"blocksize": (2, 2)} if layout in (torch.sparse_bsr, torch.sparse_bsc) else {}
     with warnings.catch_warnings(action="ignore"):
@@ -39,7 +39,7 @@ def of_layout(layout: torch.layout) -> torch.Tensor:
 
 
 def nbytes(tensor: torch.Tensor) -> int:
-    """Return the bytes of the storages of a tensor, by torch's own names for the parts."""
+    """Return the bytes of a tensor's storages, by torch's own names for its parts."""
     parts = [tensor]
     if tensor.layout is torch.sparse_coo:
         parts = [tensor._indices(), tensor._values()]

@@ -1,4 +1,4 @@
-"""The memory of sparse tensors is that of their indices and values, wherever they come from, and a run leaves both as they were."""
+"""Sparse tensors take the memory of their indices and values, wherever they come from, and a run leaves both unchanged."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def bsr() -> torch.Tensor:
 
 
 class Graph(nn.Module):
-    """A layer, and a sparse matrix that ``hold`` gives it."""
+    """A layer and a sparse matrix, which is held as ``hold`` says."""
 
     def __init__(self, matrix: torch.Tensor, hold: str = "buffer") -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Graph(nn.Module):
 
 
 class Makes(Graph):
-    """The matrix is made anew in each forward."""
+    """Creates the sparse matrix again in each forward."""
 
     def forward(self, x: torch.Tensor, matrix: torch.Tensor | None = None) -> torch.Tensor:
         return super().forward(x, self.matrix.to_dense().to_sparse())
@@ -144,7 +144,7 @@ def test_the_peak_has_indices_and_values(name: str, backward: bool) -> None:
 def test_by_hand() -> None:
     model, args, _ = CASES["coo input"]()
     report = fxflops.count(model, args, mode="as_is")
-    # two i64 indices and an f32 value for each edge, and the features
+    # two i64 indices and an f32 value for each edge, plus the features
     assert report.memory["inputs"] == EDGES * (8 + 8 + 4) + NODES * WIDTH * 4
 
 

@@ -1,6 +1,7 @@
-"""What an optimizer holds when a step begins, and what its step makes and drops: the predicted peak of a training step.
+"""The predicted peak of a training step includes what the optimizer holds when the step begins, and what its step allocates and
+frees.
 
-The oracle is a dispatch mode that follows the storages of a real step of the training, its third.
+The oracle is a dispatch mode that tracks the storages of the third step of a real training loop.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Own(Optimizer):
 
 
 class Replaced(Own):
-    """Its state is a new tensor after each step."""
+    """Replaces its state by a new tensor in each step."""
 
     def update(self, p: Any) -> torch.Tensor:
         before = self.state[p].get("m", torch.zeros_like(p))
@@ -44,7 +45,7 @@ class Replaced(Own):
 
 
 class Noted(Own):
-    """Notes the update on the parameter, until the gradients are dropped."""
+    """Stores the update on the parameter until ``zero_grad``."""
 
     def update(self, p: Any) -> torch.Tensor:
         p.noted = p.grad * 2
@@ -64,7 +65,7 @@ class NotedWithState(Noted):
 
 
 class OnParameter(Own):
-    """Its state is an attribute of the parameter."""
+    """Stores its state as an attribute of the parameter."""
 
     def update(self, p: Any) -> torch.Tensor:
         p.momentum = getattr(p, "momentum", torch.zeros_like(p))
@@ -72,7 +73,7 @@ class OnParameter(Own):
 
 
 class Collected(Own):
-    """Collects the updates in a list, until the gradients are dropped."""
+    """Collects the updates in a list until ``zero_grad``."""
 
     def update(self, p: Any) -> torch.Tensor:
         self.updates.append(p.grad * 2)
@@ -84,7 +85,7 @@ class Collected(Own):
 
 
 class Last(Own):
-    """Keeps the last update of all until the next step."""
+    """Keeps the latest updates of all parameters until the next step."""
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         before, self.updates = self.updates, []
@@ -97,7 +98,7 @@ class Last(Own):
 
 
 class Dropping(Own):
-    """Drops the gradients itself in its step."""
+    """Drops the gradients in its own step."""
 
     def update(self, p: Any) -> torch.Tensor:
         gradient, p.grad = p.grad, None
@@ -161,7 +162,7 @@ def test_the_peak_of_a_step(make: Any) -> None:
     live = Live([*model.parameters(), x, *reached(vars(optimizer)), *reached([*map(vars, model.parameters())])])
     with live:
         step()
-    peak = pytest.approx(live.peak, abs=4)  # the loss itself, a number
+    peak = pytest.approx(live.peak, abs=4)  # the loss, a single number
     model, x, optimizer, _ = made(make, 2)
     assert fxflops.count(model, x, backward=True, optimizer=optimizer).max_memory == peak
     new, x, optimizer, _ = made(make, 0)

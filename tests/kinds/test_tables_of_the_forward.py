@@ -1,6 +1,6 @@
-"""Tables that a forward makes, and uses through views of them: the memory is the table's for as long as the table lives.
+"""Tables that a forward creates and uses through views: the memory counts for as long as the table lives.
 
-A mask, a rotary table or a basis keeps its values in ``count``, so it is a real tensor among meta ones. Its views come and go.
+A mask, a rotary table or a basis keeps its values in ``count``, so it is a real tensor among meta tensors. Its views come and go.
 The oracle is the storages that a dispatch mode sees.
 """
 
@@ -38,7 +38,7 @@ TABLES: tuple[Callable[[], torch.Tensor], ...] = (
 
 
 def drawn(seed: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    """A forward that uses views of a table, and then needs the most memory while the table may be alive or not."""
+    """Return a forward that uses views of a table. It then needs the most memory, while the table may or may not be alive."""
     draw = random.Random(seed)
     table, views = draw.choice(TABLES), draw.choices(VIEWS, k=draw.randint(1, 3))
     lets_go = draw.random() < 0.5
@@ -72,7 +72,7 @@ def forwards(x: torch.Tensor) -> torch.Tensor:
 @torch.no_grad()
 def check(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
     x, model = torch.randn(64, 16), Calls(function)
-    function(x)  # what torch makes once is made
+    function(x)  # torch creates some tensors only once
     with Live([x]) as live:
         function(x)
     with fxflops.profile(model) as block:
@@ -95,7 +95,7 @@ def test_a_basis_of_forward_derivatives(function: Callable[[torch.Tensor], torch
 
 @torch.no_grad()
 def test_meta_tensors_with_which_torch_finds_shapes_hold_no_memory() -> None:
-    """The tangent of a weight is a zero without elements: torch adds it on meta to learn the shape of the sum."""
+    """The tangent of a weight is a zero without elements. torch adds it on meta to find the shape of the sum."""
     linear, x = torch.nn.Linear(16, 32), torch.randn(64, 16)
 
     class Pushed(torch.nn.Module):

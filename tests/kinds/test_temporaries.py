@@ -1,8 +1,8 @@
-"""What a call holds on its way is in the predicted peak, by the CPU allocator's own account.
+"""Tensors that a call holds only while it runs must be in the predicted peak. The oracle is the CPU allocator.
 
-Functions, methods and modules are drawn with random sizes, on tensors that lie in four ways, and called once and three times,
-with all results kept: then the peak is in the last call. Within a kernel of its own torch takes workspaces that no tensor
-shows; a prediction lies between the allocator's peak without them and with them.
+Functions, methods and modules are drawn with random sizes, on tensors in four memory layouts. Each is called once and three times,
+and all results are kept, so that the peak is in the last call. Inside a kernel torch allocates workspaces that no tensor shows. A
+prediction must lie between the allocator's peaks without and with these workspaces.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Function = Callable[..., Any]
 
 
 class Repeated(nn.Module):
-    """Calls a function so many times with the same tensors, and keeps what comes out."""
+    """Calls a function ``times`` times with the same tensors, and keeps all results."""
 
     def __init__(self, function: Function, times: int) -> None:
         super().__init__()
@@ -36,18 +36,18 @@ class Repeated(nn.Module):
 
 
 def bytes_of(*tensors: torch.Tensor) -> int:
-    """Each storage once."""
+    """Return the bytes of the tensors' storages, each storage once."""
     return sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}.values())
 
 
 def measured(run: Callable[[], Any], *before: torch.Tensor) -> Allocated:
-    """The allocator's peak of a second run: the first may make what is kept."""
+    """Return the allocator's peak of a second run, because the first run may create things that are kept."""
     run()
     return allocated(run, bytes_of(*before))
 
 
 def fits(predicted: int, truth: Allocated, before: int, slack: int = 64) -> bool:
-    """Whether a prediction is right but for numbers: those that kernels make on the way."""
+    """Return whether a prediction is right, except for single numbers that kernels create on the way."""
     near = 0.01 * (truth.peak - before) + slack
     return truth.held - near <= predicted <= truth.peak + near
 
@@ -69,17 +69,17 @@ def integers(*sizes: int) -> torch.Tensor:
 
 
 def three(draw: random.Random) -> tuple[int, int, int]:
-    """Sizes; the last two are odd, so that no kernel pads."""
+    """Return three sizes. The last two are odd, so that no kernel pads."""
     return draw.randint(2, 4), 2 * draw.randint(8, 20) + 1, 2 * draw.randint(8, 20) + 1
 
 
 def on(function: Function, *more: Any) -> Callable[[random.Random], tuple[Function, tuple[Any, ...]]]:
-    """A case of a function of one tensor of floats, and other arguments."""
+    """Return a case for a function of one float tensor and other arguments."""
     return lambda draw: (lambda x: function(x, *more), (floats(*three(draw)),))
 
 
 def on_two(function: Function, make: Callable[..., torch.Tensor] = floats) -> Any:
-    """A case of a function of two tensors of the same sizes."""
+    """Return a case for a function of two tensors of equal sizes."""
 
     def case(draw: random.Random) -> tuple[Function, tuple[Any, ...]]:
         sizes = three(draw)
@@ -103,14 +103,14 @@ def linear(draw: random.Random) -> tuple[Function, tuple[Any, ...]]:
 
 
 def convolved(draw: random.Random) -> tuple[Function, tuple[Any, ...]]:
-    """With an even kernel: "same" pads one side more, in a copy."""
+    """Return a case for a convolution with an even kernel: "same" pads one side more than the other, in a copy."""
     b, h, w = three(draw)
     weight = floats(3, 2, draw.choice([2, 4]), 3)
     return lambda x: F.conv2d(x, weight, padding="same"), (floats(b, 2, h, w),)
 
 
 def attended(masked: str = "", flipped: bool = False) -> Any:
-    """Attention; of ``flipped`` tensors a CPU takes plain products, as of any whose rows are not dense."""
+    """Return a case for attention. A CPU uses plain products for ``flipped`` tensors, because their rows are not dense."""
 
     def case(draw: random.Random) -> tuple[Function, tuple[Any, ...]]:
         b, n, s = three(draw)
@@ -127,7 +127,7 @@ def attended(masked: str = "", flipped: bool = False) -> Any:
 
 
 def partitioned(draw: random.Random) -> tuple[Function, tuple[Any, ...]]:
-    """The windows of an image, rolled and padded, and back."""
+    """Return a case that cuts an image into windows after rolling and padding it, and puts it together again."""
     b, h, w = draw.randint(2, 3), 2 * draw.randint(3, 6), 2 * draw.randint(3, 6)
 
     def windows(x: torch.Tensor) -> torch.Tensor:
@@ -140,7 +140,7 @@ def partitioned(draw: random.Random) -> tuple[Function, tuple[Any, ...]]:
 
 
 def multiplied(equation: str, *sizes: str) -> Any:
-    """An einsum of two operands, whose dimensions have the letters of the draw's sizes."""
+    """Return a case for an einsum whose dimensions are drawn, one size per letter."""
 
     def case(draw: random.Random) -> tuple[Function, tuple[Any, ...]]:
         of = dict(zip("abcdef", [draw.randint(5, 15) for _ in range(6)], strict=True))
@@ -176,7 +176,7 @@ def products(draw: random.Random) -> tuple[Function, tuple[Any, ...]]:
 
 
 def on_matrices(function: Function, hermitian: bool = False) -> Any:
-    """A case of a function of many small matrices, of which even the numbers kept of each matter."""
+    """Return a case for a function of many small matrices, where even a few numbers kept per matrix matter."""
 
     def case(draw: random.Random) -> tuple[Function, tuple[Any, ...]]:
         rows, columns = draw.randint(2, 5), draw.randint(2, 5)
@@ -186,7 +186,7 @@ def on_matrices(function: Function, hermitian: bool = False) -> Any:
 
 
 def masked(function: Function) -> Any:
-    """A case of a function of a table, a mask and the places in each dimension; another tensor is put there."""
+    """Return a case for a function of a table, a mask, indices for each dimension, and a tensor to put there."""
 
     def case(draw: random.Random) -> tuple[Function, tuple[Any, ...]]:
         n, m = draw.randint(20, 30), draw.randint(20, 30)
@@ -203,7 +203,7 @@ def masked(function: Function) -> Any:
 
 masked_index, masked_put = aten._unsafe_masked_index, aten._unsafe_masked_index_put_accumulate
 COMPOSED: dict[str, Callable[[random.Random], tuple[Function, tuple[Any, ...]]]] = {
-    # Operators that torch composes of others below autograd.
+    # Operators that torch composes of other operators below autograd.
     "pinv": on_matrices(torch.linalg.pinv), "pinverse": on_matrices(torch.pinverse),
     "pinv, hermitian": on_matrices(lambda x: torch.linalg.pinv(x, hermitian=True), hermitian=True),
     "pinv, by tolerances": on_matrices(lambda x: torch.linalg.pinv(x, atol=torch.tensor(0.1), rtol=torch.tensor(0.1))),
@@ -211,7 +211,7 @@ COMPOSED: dict[str, Callable[[random.Random], tuple[Function, tuple[Any, ...]]]]
     "masked put": masked(masked_put), "isinf": on(torch.isinf), "mvlgamma": on(lambda x: torch.mvlgamma(x + 3, 2)),
     "dist": on_two(torch.dist), "ldexp": on_two(torch.ldexp), "bilinear": on_two(lambda x, w: F.bilinear(x[..., :3], x[..., :4], w[..., :3, :4].contiguous())),
     "bce with logits": on_two(lambda x, y: F.binary_cross_entropy_with_logits(x, y, pos_weight=y[0, 0])),
-    # Singular values alone, by all their names.
+    # Singular values alone, under all their names.
     "norm nuc": on_matrices(lambda x: torch.norm(x, "nuc", (1, 2))), "norm nuc, by name": on_matrices(lambda x: torch.norm(input=x, p="nuc", dim=(1, 2))),
     "linalg.norm nuc": on_matrices(lambda x: torch.linalg.norm(x, "nuc", (1, 2), out=None)), "svdvals, out=None": on_matrices(lambda x: torch.linalg.svdvals(x, out=None)),
     "nuclear_norm": on_matrices(lambda x: torch.nuclear_norm(x, (1, 2), True)), "cond nuc": on_matrices(lambda x: torch.linalg.cond(x, "nuc"), hermitian=True),
@@ -250,7 +250,7 @@ CASES: dict[str, Callable[[random.Random], tuple[Function, tuple[Any, ...]]]] = 
 
 
 def with_ways(names: Any) -> list[tuple[str, str]]:
-    """Each name with two of the ways."""
+    """Return each name with two of the memory layouts."""
     return [(name, way) for name in names for way in random.Random(name).sample([*WAYS], 2)]
 
 
@@ -285,7 +285,7 @@ IN_PARTS: dict[str, Function] = {
 @pytest.mark.parametrize("guard", [torch.inference_mode, torch.no_grad])
 @pytest.mark.parametrize("name", IN_PARTS)
 def test_composites_in_inference_mode(name: str, guard: Any) -> None:
-    """Within it a dispatch mode sees a composite operator as a whole, as autograd does not take it apart."""
+    """In inference mode, a dispatch mode sees a composite operator as a whole, because autograd does not decompose it."""
     x = floats(3, 41, 33)
 
     def inferred(x: torch.Tensor) -> Any:
@@ -337,14 +337,14 @@ def test_the_peak_of_modules(name: str, way: str) -> None:
 @pytest.mark.filterwarnings("ignore:Using padding='same'")
 @pytest.mark.parametrize("name", list(MODULES))
 def test_the_peak_with_gradients(name: str) -> None:
-    """A layer before it learns, so that the gradient goes through."""
+    """A trainable layer comes first, so that the gradient passes through the module."""
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Linear(4, 4), MODULES[name]()).train(), floats(5, 16, 20, 4)
 
     def run() -> Any:
         model.zero_grad()
         out = model(x)
-        out.backward(out.new_ones(()).expand_as(out))  # as of a sum
+        out.backward(out.new_ones(()).expand_as(out))  # like the gradient of a sum
         model.zero_grad()
 
     before = x, *model.parameters(), *model.buffers()
@@ -355,7 +355,7 @@ def test_the_peak_with_gradients(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["Softsign", "Tanhshrink", "LogSigmoid"])
 def test_an_activation_between_two_layers(name: str) -> None:
-    """What the peak holds by hand: the input, the weights, the wide input of the activation and twice its result."""
+    """The peak by hand: the input, the weights, the activation's wide input, and twice its result."""
     model = nn.Sequential(nn.Linear(64, 512), MODULES[name](), nn.Linear(512, 64))
     x = floats(256, 64)
     weights = sum(p.nbytes for p in model.parameters())
@@ -364,7 +364,7 @@ def test_an_activation_between_two_layers(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["quantile", "svdvals", "max_pool1d", "nuclear"])
 def test_what_torch_computes_otherwise_when_it_is_watched(name: str) -> None:
-    """``analyze`` runs the model, and tells what a run without it takes."""
+    """``analyze`` runs the model under observation, but must report the memory that an unobserved run takes."""
     function, args = CASES[name](random.Random(name))
     model = Repeated(function, 1)
     with torch.no_grad():
@@ -374,7 +374,7 @@ def test_what_torch_computes_otherwise_when_it_is_watched(name: str) -> None:
 
 
 def test_a_call_repeated_in_a_block_takes_what_the_first_takes() -> None:
-    """The tensors that a block meets in its first call are no temporaries of the next."""
+    """Tensors that a block first uses in one call must not count as temporaries of the next call."""
     w, v = floats(2, 4, 33, 33), floats(2, 33, 4, 8).transpose(1, 2)
 
     def peak(times: int) -> int:
@@ -388,7 +388,7 @@ def test_a_call_repeated_in_a_block_takes_what_the_first_takes() -> None:
 
 
 class Edges(nn.Module):
-    """A graph layer: self-loops are removed by a mask, and rows of the result index the nodes."""
+    """A graph layer: a mask removes self-loops, and rows of the result index the nodes."""
 
     def forward(self, x: Any, edges: Any) -> Any:
         edges = edges[:, edges[0] != edges[1]]
@@ -412,9 +412,9 @@ def test_a_row_of_a_table_of_integers_keeps_the_whole(backward: bool) -> None:
 
 
 def test_masked_attention_by_plain_products_asks_which_rows_are_empty() -> None:
-    """As torch's ``_safe_softmax`` does: with booleans for the scores, one for each row, and a number."""
+    """torch's ``_safe_softmax`` asks with one boolean per score, one per row, and a single number."""
     heads, n, d = 5, 40, 8
-    query, mask = torch.rand(1, heads, n, d), torch.rand(heads, n, n)  # of three dimensions: no fused kernel takes it
+    query, mask = torch.rand(1, heads, n, d), torch.rand(heads, n, n)  # three dimensions, which no fused kernel accepts
 
     class Masked(nn.Module):
         def forward(self, query: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -427,7 +427,7 @@ def test_masked_attention_by_plain_products_asks_which_rows_are_empty() -> None:
 
 
 def test_attention_by_another_kernel_the_second_time() -> None:
-    """Settings decide which kernel runs: equal calls under other settings are not equal."""
+    """Settings choose the kernel, so a call under other settings must not reuse the result of an equal call."""
     tensors = tuple(floats(2, 3, 65, 8) for _ in range(3))
 
     class Both(nn.Module):

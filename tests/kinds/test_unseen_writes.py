@@ -1,7 +1,7 @@
-"""Memory that nobody has written to may be asked for its shape, copied, and written into; only reading it is an escape.
+"""Uninitialized memory may be asked for its shape, copied, and written to. Only reading it is an escape.
 
-The oracle is the memory itself: each case runs on ``torch.empty`` filled with NaN beforehand, and its result has a NaN
-just where it has read what was there.
+The oracle is the memory itself. Each case runs on ``torch.empty`` filled with NaN, and its result has a NaN exactly where it has
+read uninitialized memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SHAPE = (2, 3)
 
 
 def later(make: Callable[[torch.Tensor], torch.Tensor]) -> Case:
-    """Return a case that makes a tensor from an unwritten one, and then writes to that one and reads it."""
+    """Return a case that makes a tensor from an uninitialized one, and then writes to the latter and reads it."""
 
     def run(x: torch.Tensor) -> torch.Tensor:
         out = torch.empty_like(x)
@@ -38,12 +38,12 @@ def later(make: Callable[[torch.Tensor], torch.Tensor]) -> Case:
 
 
 def filled(make: Callable[[torch.Tensor], torch.Tensor]) -> Case:
-    """Return a case that makes a tensor from an unwritten one, which it never writes to, and reads the result."""
+    """Return a case that makes a tensor from an uninitialized one, never writes to the latter, and reads the result."""
     return lambda x: make(torch.empty_like(x)).sum() + x.sum()
 
 
 def conv_backward(x: torch.Tensor, weight: torch.Tensor, *which: bool, transposed: bool = False) -> torch.Tensor:
-    """Return the gradient of the input or of the weight of a convolution, which has one channel."""
+    """Return the gradient of the input or of the weight of a convolution with one channel."""
     given = torch.ones(1, 1, weight.shape[-1] - 1 + x.shape[-1] if transposed else x.shape[-1] - weight.shape[-1] + 1)
     settings = [0], [1], [0], [1], transposed, [0], 1
     grads = torch.ops.aten.convolution_backward(given, x, weight, *settings, output_mask=[*which, False])
@@ -51,7 +51,7 @@ def conv_backward(x: torch.Tensor, weight: torch.Tensor, *which: bool, transpose
 
 
 class Scripted(nn.Module):
-    """Its operators reach the observer from C++."""
+    """A scripted module: its operators reach the observer from C++."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out = torch.empty_like(x)
@@ -168,7 +168,7 @@ NOT_DIFFERENTIABLE = [
     *map(WRITTEN.__getitem__, ("functional copy", "out=")),
     *(case for cases in (WRITTEN, READ) for name, case in cases.items() if "of the " in name or "samples" in name),
 ]
-"""Cases that torch cannot differentiate, or whose second derivatives read more."""
+"""Cases that torch cannot differentiate, or whose second derivatives read more memory."""
 
 
 class Runs(nn.Module):
@@ -181,7 +181,7 @@ class Runs(nn.Module):
 
 
 class Poisoned(TorchDispatchMode):
-    """Fills what nobody has written to with NaN."""
+    """Fills uninitialized memory with NaN."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))

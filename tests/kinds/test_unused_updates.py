@@ -1,6 +1,6 @@
-"""A model that updates its own tensors beside its output is analyzed as it runs, and keeps its tensors.
+"""A model that updates its own tensors while it computes its output is analyzed as it runs, and keeps its tensors.
 
-The oracle is the model's own run: a twin that was never analyzed runs the same way afterwards, to the same tensors.
+The oracle is the model's own run: afterwards, a twin that was never analyzed runs the same way, to the same tensors.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SIZE = 4
 
 
 class Updating(nn.Module):
-    """A linear layer that updates something on the way to its output, which does not need it."""
+    """A linear layer that also updates something that its output does not need."""
 
     def __init__(self, update: Callable[[Updating, Tensor], object]) -> None:
         super().__init__()
@@ -156,7 +156,7 @@ def test_the_symbolic_graph_reads_the_models_tensors(update: Callable[[Updating,
     model.mean += 1
     flops = fxflops.TorchFLOPsByFX(model, trace="symbolic")
     flops.propagate(x)
-    flops.propagate(x)  # the first left nothing in the graph
+    flops.propagate(x)  # the first call left nothing behind in the graph
     graph = flops.graph_model
     assert [*graph.graph.nodes][-1].op == "output"
     held = [getattr(graph, "mean", None)]

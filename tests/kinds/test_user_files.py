@@ -1,6 +1,6 @@
-"""A user's file or module runs for the command as it runs by itself: with its own command line, package and neighbours.
+"""The command runs a user's file or module as Python would: with its own command line, package and sibling files.
 
-The oracle is Python: the same file, run alone or as a module of its package, gives the width of the model.
+The oracle is Python: the same file, run alone or as a module of its package, prints the width of the model.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _command(fresh: Fresh, folder: Path, model: str) -> subprocess.CompletedProc
 
 @pytest.fixture
 def loaded_argv() -> list[str]:
-    """Return the command line of this process, which loading must leave as it is."""
+    """Return the command line of this process, which loading must not change."""
     return sys.argv
 
 

@@ -1,8 +1,8 @@
-"""Whatever a count writes to and restores has its version counter restored too, so a backward pass of the user's that is
-pending for it works.
+"""If a count writes to a tensor and restores it, it must also restore the version counter, so that the user's pending backward pass
+works.
 
-The oracle is the user's own pending backward pass: it raises where a saved tensor's counter has moved, and its gradients
-are compared with those of a run that nothing came between.
+The oracle is the user's own pending backward pass. It raises if the counter of a saved tensor has changed, and its gradients are
+compared with the gradients of an undisturbed run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROWS, WIDTH = 4, 8
 
 
 class Buffers(nn.Module):
-    """A model with ``buffers`` that it first changes in place and then uses, so that autograd saves them."""
+    """Changes its buffers in place and then uses them, so that autograd saves them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,14 +49,14 @@ class Buffers(nn.Module):
 
 
 class Reads(Buffers):
-    """The same, but it reads a value: it is counted on its real tensors."""
+    """The same model, but it reads a value, so it is counted on its real tensors."""
 
     def forward(self, x: torch.Tensor, raises: bool = False) -> torch.Tensor:
         return super().forward(x, raises) if float(x.sum()) < 1e9 else x
 
 
 class Cached(nn.Module):
-    """A static cache, written at a position."""
+    """A static cache, written at a given position."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class Renormed(nn.Module):
 
 
 class Observed(nn.Module):
-    """Quantization aware training: observers with ranges, counters and a switch."""
+    """Quantization-aware training: observers with ranges, counters and a switch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ def versions(tensors: Any) -> list[int]:
 
 
 def held(model: nn.Module, *others: torch.Tensor) -> list[torch.Tensor]:
-    """Return all tensors of a model: parameters, buffers, plain attributes."""
+    """Return all tensors of a model: parameters, buffers, and plain attributes."""
     plain = [value for module in model.modules() for value in vars(module).values() if isinstance(value, torch.Tensor)]
     return [*model.parameters(), *model.buffers(), *plain, *others]
 
@@ -138,7 +138,7 @@ def gradients(model: nn.Module) -> list[torch.Tensor]:
 
 
 def profiled(model: nn.Module, x: torch.Tensor, **_: Any) -> None:
-    """Profile other code: what it observes must not be written to by the observing."""
+    """Profile other code: observing the model must not write to it."""
     with fxflops.profile(model), contextlib.suppress(KeyError):
         torch.ones(3) @ torch.ones(3)
 
@@ -166,7 +166,7 @@ WAYS: dict[str, Way] = {
 def test_a_pending_backward_pass_works_after_a_count(name: str, way: str) -> None:
     torch.manual_seed(0)
     model, x = MODELS[name]().train(), torch.randn(ROWS, WIDTH)
-    model(x.clone())  # observers, and power iterations, have begun
+    model(x.clone())  # initializes observers and power iterations
     undisturbed = copy.deepcopy(model)
     undisturbed(x.clone()).square().sum().backward()
 
@@ -197,7 +197,7 @@ def test_also_after_an_error(cls: type[nn.Module], way: str) -> None:
 def test_an_input_of_a_pending_graph_that_the_model_writes_to() -> None:
     weight = torch.randn(WIDTH, requires_grad=True)
     x = torch.randn(ROWS, WIDTH) * weight
-    pending = (x * x).sum()  # it saves x
+    pending = (x * x).sum()  # saves x
     fxflops.count(nn.Sequential(nn.ReLU(inplace=True), nn.Linear(WIDTH, WIDTH)), x)
     fxflops.analyze(nn.Sequential(nn.ReLU(inplace=True), nn.Linear(WIDTH, WIDTH)), x, repeats=1, progress=False)
     pending.backward()
@@ -244,7 +244,7 @@ OPTIMIZERS = [
     for cls in vars(torch.optim).values()
     if inspect.isclass(cls) and issubclass(cls, torch.optim.Optimizer) and cls is not torch.optim.Optimizer
 ]
-NOT_COUNTED = {"LBFGS", "SparseAdam"}  # a closure; sparse gradients alone
+NOT_COUNTED = {"LBFGS", "SparseAdam"}  # LBFGS needs a closure; SparseAdam needs sparse gradients
 
 
 @pytest.mark.parametrize("has_state", [False, True], ids=["new", "with state"])

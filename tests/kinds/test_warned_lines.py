@@ -1,4 +1,4 @@
-"""A warning points at the line of the user's code that called fxflops, however deep inside it arises."""
+"""A warning points at the user's line that called fxflops, however deep inside fxflops it is raised."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import fxflops
 
 X = torch.zeros(3)
 UNUSED: Any = {torch.relu: lambda x, *, out: 1}
-"""A formula for a spelling of relu that no call below has, which is warned of."""
+"""A formula for a spelling of relu that no call below uses, so it raises a warning."""
 
 
 def by_count() -> None:

@@ -1,6 +1,6 @@
-"""Weights that are on meta until a call loads them, as those of an offloaded model, hold memory only while they are loaded.
+"""Weights that stay on meta until a call loads them, e.g. in an offloaded model, take memory only while they are loaded.
 
-The oracle is a dispatch mode of the test's own that knows the tensors of the CPU.
+The oracle is a dispatch mode of this test that tracks the tensors on the CPU.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ LAYER = (WIDTH * WIDTH + WIDTH) * 4
 
 
 class LiveOnCPU(Live):
-    """Tensors on meta have no memory."""
+    """Ignores tensors on meta, which have no memory."""
 
     def enter(self, tensors: Any) -> None:
         super().enter([each for each in tensors if isinstance(each, torch.Tensor) and each.device.type == "cpu"])
 
 
 def offloaded(model: nn.Module, load: Callable[[str], torch.Tensor], which: str = "") -> nn.Module:
-    """Return the model with hooks that load the weights of each module whose path begins so for its call."""
+    """Return the model with hooks that load the weights for each call, in each module whose path starts with ``which``."""
 
     def put(module: nn.Module, path: str, get: Callable[[str], torch.Tensor]) -> None:
         for name in module._parameters:
@@ -86,8 +86,8 @@ def test_the_peak_is_that_of_the_storages(make: Callable[[str], Any], which: str
         assert [weight.device for weight in model.parameters()] == [
             weight.device for weight in make(which)[0].parameters()
         ]
-    slack = 0 if make is from_memory else LAYER  # what the file's own storage is until it is copied
-    # A count does not look into the closures of hooks: it knows of the biases there once they are loaded.
+    slack = 0 if make is from_memory else LAYER  # the file's own storage, until it is copied
+    # A count does not look into the closures of hooks, so it knows about the biases there only once they are loaded.
     unseen = 3 * WIDTH * 4 if make is from_memory else 0
     for report, missed in ((p.report, 0), (counted, unseen), (analyzed, unseen)):
         assert -missed <= report.max_memory - expected.peak <= slack

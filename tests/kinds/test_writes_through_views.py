@@ -1,7 +1,8 @@
-"""What a forward writes into a table through a view of it has gradients, and so have the table and its other views.
+"""If a forward writes values into a table through a view, gradients must reach the values through the table and its other views.
 
-``v = torch.zeros(8, 32); v[:, :16].copy_(layer(x))``: the table and the view are real tensors among meta ones, and their meta tensors
-must be a tensor and its view, too. The oracles are FlopCounterMode, the storages that a dispatch mode sees, and the run itself.
+In ``v = torch.zeros(8, 32); v[:, :16].copy_(layer(x))`` the table and the view are real tensors among meta tensors. Their meta
+tensors must also be a tensor and its view. The oracles are FlopCounterMode, the storages that a dispatch mode sees, and the run
+itself.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ WRITES: tuple[Write, ...] = (
 
 
 class Writes(nn.Module):
-    """Makes a table, perhaps a view of it, writes to views of it, and computes with the table and that view."""
+    """Creates a table and perhaps a view of it, writes to views of the table, and computes with the table and the first view."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -77,7 +78,7 @@ class Parts(nn.Module):
 
 
 class Recast(nn.Module):
-    """Writes to a table of real numbers by a view of it as complex ones."""
+    """Writes to a table of real numbers through a complex view."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,7 +111,7 @@ def check(model: nn.Module) -> None:
     counted, measured = fxflops.count(model, x, backward=True), block.report
     assert 2 * (counted.total_macs + counted.total_backward_macs) == flops.get_total_flops()
     assert counted.total_backward_flops == measured.total_backward_flops
-    assert abs(counted.max_memory - live.peak) <= 8  # the sum that the step makes is not the model's
+    assert abs(counted.max_memory - live.peak) <= 8  # the sum in the step is not part of the model
     on_meta = fxflops.count(model, x.to("meta"), backward=True)
     assert (on_meta.total_backward_flops, on_meta.max_memory) == (counted.total_backward_flops, counted.max_memory)
 

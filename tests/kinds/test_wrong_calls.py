@@ -1,4 +1,4 @@
-"""Calls that people write by habit from other tools get an answer that says what to write instead."""
+"""Calls that people write out of habit from other tools get an error or answer that says what to write instead."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Tensors of zeros that have a shape and no memory: autograd's gradient of ``sgn`` of real numbers, and what is computed from it.
+"""Tensors of zeros with a shape but no memory: autograd's gradient of ``sgn`` of real numbers, and everything computed from it.
 
-The oracle is a dispatch mode that follows the storages of those that have memory.
+The oracle is a dispatch mode that tracks the storages of the tensors that do have memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .live_bytes import Live
 class LiveMemory(Live):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        # On meta torch finds the shape of a product with such zeros.
+        # torch computes the shape of a product with such zeros on meta tensors.
         self.enter(t for t in tree_leaves(out) if not (t.is_meta or t._is_zerotensor()))
         return out
 
@@ -57,4 +57,4 @@ def test_they_are_not_in_the_peak(function: Callable[[torch.Tensor], torch.Tenso
     ]
     with fxflops.profile(model) as p:
         model(x).backward()
-    assert [*peaks, p.report.max_memory] == pytest.approx([live.peak] * 3, abs=16)  # numbers
+    assert [*peaks, p.report.max_memory] == pytest.approx([live.peak] * 3, abs=16)  # the loss and its gradient

@@ -1,4 +1,6 @@
-"""Any callable in place of a model. Oracles: the model counted directly, FlopCounterMode, hand arithmetic, and values before and after."""
+"""Any callable can take the place of a model. The oracles are the model counted directly, FlopCounterMode, sums by hand, and values
+before and after.
+"""
 
 from __future__ import annotations
 
@@ -41,12 +43,12 @@ class Net(nn.Module):
 
 
 MACS = 4 * (8 * 8 + 8 * 4)
-"""Of a call of Net on X, by hand."""
+"""MACs of one call of Net on X, computed by hand."""
 PARAMS = 8 * 8 + 8 + 8 * 4 + 4
 
 
 class Pipe:
-    """A pipeline that is no module, as those of diffusers."""
+    """A pipeline that is not a module, like those of diffusers."""
 
     def __init__(self) -> None:
         self.unet, self.vae, self.calls = Net(), nn.Linear(4, 4), 0
@@ -124,7 +126,7 @@ def paths_of(report: fxflops.Report) -> list[str]:
 
 
 def kinds() -> dict[str, tuple[Callable[..., Any], str]]:
-    """Each calls one Net once on its input, which it finds in another way; and the path of it."""
+    """Return callables that each call one Net once on their input, and find it in different ways, with the path of the Net."""
     net, several = Net(), {"a": [Net()], "b.c": Net()}
     pipe = Pipe()
     return {
@@ -374,11 +376,11 @@ def test_a_thread_that_it_starts_is_counted_also_under_profile() -> None:
     assert p.report.total_macs == MACS
 
 
-# A backward pass and an optimizer of its own
+# A backward pass and an optimizer inside the callable
 
 
 class Loop:
-    """A training loop, with all that it steps."""
+    """A training loop, with everything that it steps."""
 
     def __init__(self, optimizer: Callable[[Any], torch.optim.Optimizer], on_meta: bool = False) -> None:
         torch.manual_seed(0)
@@ -440,7 +442,7 @@ def test_a_training_step_is_counted_and_all_of_it_put_back(optimizer: str, begun
         assert each.total_optimizer_flops == p.report.total_optimizer_flops > 0
     assert analyzed.latency is not None
     assert "runs a backward pass itself" in analyzed.trace_reason
-    loop.step(X)  # goes on as if nothing had been
+    loop.step(X)  # continues as if nothing had happened
     assert loop.losses == twin.losses
 
 
@@ -529,7 +531,7 @@ def test_a_tensor_in_its_closure_is_trained(size: int) -> None:
         assert weight.grad is None
         assert not optimizer.state
         assert report.total_backward_flops == size
-        # sub_ with a factor: a product and a difference for each element; Adam's step is that of the model's own parameters
+        # sub_ with a factor is a product and a difference per element. Adam's step equals the step of the model's own parameters.
         assert report.total_flops == size + size - 1 + 2 * size * (called is by_hand)
         alone = fxflops.count(_Scaled(size), torch.ones(()), backward=True, optimizer=torch.optim.Adam)
         assert report.total_optimizer_flops == (alone.total_optimizer_flops if called is by_optimizer else None)
@@ -638,7 +640,7 @@ def test_nothing_holds_the_model_afterwards() -> None:
 
 
 class Hostile:
-    """Every method that could be asked for raises but the call."""
+    """Every method that fxflops could call raises, except ``__call__``."""
 
     def __init__(self) -> None:
         self.net = Net()
@@ -684,7 +686,7 @@ def test_vast_objects_are_not_searched_to_the_end() -> None:
     assert report["net"].total.macs == MACS
 
 
-# Other functions, and what a report does
+# Other functions, and what a report of a callable offers
 
 
 @pytest.mark.parametrize("trace", ["auto", "symbolic", "record"])
@@ -744,7 +746,7 @@ def test_the_report_of_a_callable_does_all_that_a_models_does(tmp_path: Any) -> 
 
 
 def test_a_daemon_that_starts_outside_of_models_is_left_alone() -> None:
-    """tqdm's monitor lives to the end of the process, which aborts if a mode of torch is on in a thread then."""
+    """tqdm's monitor lives until the process ends. If a torch mode is still on in a thread then, the process aborts."""
     modes: list[int] = []
 
     class Monitor(threading.Thread):

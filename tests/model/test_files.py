@@ -1,4 +1,4 @@
-"""What is in a file or a folder, told by its contents; and that loading it runs no code."""
+"""The contents of a file or folder decide how it is loaded, not its name. Loading must run no code."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_model_is_loaded_whatever_its_name(kind: str, suffix: str, tmp_path: P
 
 
 class Trap:
-    """An object whose unpickling leaves a file behind."""
+    """An object that leaves a file behind when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -93,7 +93,7 @@ def test_no_code_of_a_file_runs(tmp_path: Path) -> None:
     sprung = tmp_path / "sprung"
     torch.save({"model": Trap(sprung)}, tmp_path / "saved.pt")
     (tmp_path / "plain.pkl").write_bytes(pickle.dumps(Trap(sprung), protocol=2))
-    # torch.export.load unpickles what an archive says it should: sample inputs, weights of unusual classes.
+    # torch.export.load unpickles whatever an archive says it should: sample inputs, weights of unusual classes.
     exported(tmp_path / "program.pt2")
     with zipfile.ZipFile(tmp_path / "program.pt2") as archive, zipfile.ZipFile(tmp_path / "trap.pt2", "w") as other:
         for name in archive.namelist():

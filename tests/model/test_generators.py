@@ -1,4 +1,4 @@
-"""Random generators that a model or its inputs keep are in the state in which they were."""
+"""Random generators that a model or its inputs hold must be in the same state after a count as before."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Sampler:
 
 
 class Drawing(nn.Module):
-    """Draws from every kind of generator, and keeps what it drew in containers of several kinds."""
+    """Draws from every kind of generator, and keeps the drawn numbers in containers of several kinds."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Drawing(nn.Module):
         return self.fc(x) * torch.rand(4, generator=self.torch) * factor
 
     def draws(self, rng: random.Random) -> list[Any]:
-        """What each of them would give next: of copies, and the containers."""
+        """Return the states of all generators, and copies of the containers."""
         states = [
             self.torch.get_state().tolist(), self.listed[0].getstate(), str(self.listed[1].get_state()), rng.getstate(),
             str(self.named["numpy"].bit_generator.state), str(self.named["bits"].state), self.sampler.rng.getstate(),

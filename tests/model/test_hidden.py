@@ -1,4 +1,4 @@
-"""A user's function mode around a count sees the model's own calls, and none of ours."""
+"""A user's function mode around a count sees the model's own calls, and no calls of fxflops."""
 
 from __future__ import annotations
 

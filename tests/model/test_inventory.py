@@ -1,4 +1,4 @@
-"""What a model consists of: quantized weights at the bytes that they take."""
+"""The contents of a model: quantized weights count with the bytes that they take."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OUT, IN = 24, 40
 
 
 class Int8Tensor(torch.Tensor):
-    """A weight that says it is f32 and holds int8 and a scale for each row, as torchao's do."""
+    """A weight that reports f32 but holds int8 values and a scale per row, like torchao's."""
 
     @staticmethod
     def __new__(cls, data: torch.Tensor, scale: torch.Tensor) -> Any:
@@ -95,7 +95,7 @@ def test_weights_packed_in_half_precision_have_two_bytes(
 
 
 def test_another_thread_may_count_the_model_meanwhile() -> None:
-    """Between any two instructions another thread's observer may set a module's forward, or remove it again."""
+    """Between any two instructions, an observer in another thread may set a module's forward or remove it again."""
     model = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
     expected = Inventory(model).contents
 

@@ -1,4 +1,4 @@
-"""count(optimizer=): the step is that of the user's own loop, its state is in the peak, and nothing has changed."""
+"""count(optimizer=): the step equals the step of the user's own loop, its state is in the peak, and nothing has changed afterwards."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MAKERS: dict[str, Make] = {
     "rmsprop": RMSprop,
     "adagrad": Adagrad,
     "adadelta": Adadelta,
-    "adafactor": Adafactor,  # reads norms: on the real tensors
+    "adafactor": Adafactor,  # reads norms, so it is counted on the real tensors
 }
 
 
@@ -40,7 +40,7 @@ def mlp() -> nn.Module:
 @pytest.mark.parametrize("maker", MAKERS.values(), ids=MAKERS)
 @pytest.mark.parametrize("made", [True, False], ids=["instance", "class"])
 def test_the_step_is_that_of_a_loop(maker: Make, made: bool, device: str) -> None:
-    """Of its second step, when the optimizer has its state."""
+    """The step of the loop is its second, when the optimizer has its state."""
     x = torch.randn(32, 64, device=device)
     model = mlp().to(device)
     looped = copy.deepcopy(model)
@@ -55,7 +55,7 @@ def test_the_step_is_that_of_a_loop(maker: Make, made: bool, device: str) -> Non
     assert counted.complete
     assert counted.total_optimizer_flops == p.report.total_optimizer_flops
     if device != "cpu":
-        return  # where the peaks are other kernels', and the allocator's
+        return  # there the peaks come from other kernels and from the allocator
     at_peak = {tensor.category: 0 for tensor in p.report.live_at_peak}
     for tensor in p.report.live_at_peak:
         at_peak[tensor.category] += tensor.bytes
@@ -65,18 +65,18 @@ def test_the_step_is_that_of_a_loop(maker: Make, made: bool, device: str) -> Non
 
 
 def test_adams_state_by_hand() -> None:
-    """Two moments of each parameter, and a number of steps for each of the four, beside parameters and gradients."""
+    """Two moments for each parameter and a step count for each of the four tensors, in addition to parameters and gradients."""
     parameters = 64 * 128 + 128 + 128 * 10 + 10
     report = fxflops.count(mlp(), torch.randn(32, 64), backward=True, optimizer=AdamW)
     assert report.memory.phase == "optimizer"
     assert report.memory["params"] == report.memory["gradients"] == 4 * parameters
     assert report.memory["optimizer"] == 4 * (2 * parameters + 4)
-    assert report.memory["temporaries"] == 2 * 4 * 64 * 128  # sqrt(v) and its quotient, of the first weight
+    assert report.memory["temporaries"] == 2 * 4 * 64 * 128  # sqrt(v) and its quotient, for the first weight
     assert "in the optimizer" in str(report)
 
 
 class Counts(SGD):
-    """It counts its steps as Adam of torch up to 2.13: in a tensor that names no device, and whose value it reads."""
+    """Counts its steps like Adam of torch up to 2.13: in a tensor that names no device, whose value it reads."""
 
     def step(self, closure: Any = None) -> Any:
         for weight in self.param_groups[0]["params"]:
@@ -109,7 +109,7 @@ def test_the_state_is_there_where_the_peak_is_in_the_backward_pass(made: bool) -
     assert report.memory.phase == p.report.memory.phase == "backward"
     assert report.memory["optimizer"] == p.report.memory["optimizer"] == states
     assert {(tensor.path, tensor.op) for tensor in report.live_at_peak if tensor.category == "optimizer"} == {("", "")}
-    assert report.max_memory == p.report.max_memory - x.element_size()  # the loop has a sum besides
+    assert report.max_memory == p.report.max_memory - x.element_size()  # the loop also computes a sum
 
 
 def test_a_state_made_for_the_count_leaves_the_model_as_it_was() -> None:
@@ -185,4 +185,4 @@ def test_an_optimizer_of_another_model_is_told() -> None:
         fxflops.count(model, torch.ones(2, 64), backward=True, optimizer=other)
     with pytest.warns(UserWarning, match="has none of the model's parameters"):
         fxflops.profile(model, optimizer=[torch.optim.SGD(model.parameters(), 0.1), other])
-    fxflops.profile(optimizer=other)  # without a model there is none to which it could belong
+    fxflops.profile(optimizer=other)  # without a model, there is nothing to compare its parameters with

@@ -1,4 +1,4 @@
-"""Values with tensors inside: found, taken apart and put together again."""
+"""Nested values with tensors inside are searched, taken apart and put together again."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_template_is_filled_with_other_tensors() -> None:
 
 
 class Tensors(MutableMapping[str, Any]):
-    """Takes nothing but tensors and its own kind, as a TensorDict does, and has no truth value."""
+    """Accepts only tensors and its own kind, as a TensorDict does, and has no truth value."""
 
     def __init__(self, **items: Any) -> None:
         self._held: dict[str, Any] = {}

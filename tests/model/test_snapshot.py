@@ -19,7 +19,7 @@ from fxflops import TorchFLOPsByFX, analyze, count
 
 
 class Messy(nn.Module):
-    """Everything a model may do to itself and to its inputs while it runs."""
+    """Does everything that a model may do to itself and to its inputs while it runs."""
 
     def __init__(self, fail: bool = False) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ def test_nothing_is_left_behind(run: Any, fail: bool, training: bool) -> None:
 
 
 class Anchors(nn.Module):
-    """Sets its attributes as it runs; asks for indices, whose number is not known without values."""
+    """Sets its attributes while it runs, and computes indices whose number is unknown without values."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class Anchors(nn.Module):
 )
 @pytest.mark.parametrize("run", [analyze, count, propagate])
 def test_attributes_of_scripts_are_restored(run: Any) -> None:
-    """Of torchvision's detection models a first run on meta left anchors on meta, so that the next one raised."""
+    """In torchvision's detection models, a first run on meta left the anchors on meta, so that the next run raised."""
     script, x = torch.jit.script(Anchors()), torch.ones(2, 4)
     report = run(script, x)
     assert report.total_macs == 2 * 4 * 4
@@ -186,7 +186,7 @@ def test_train_mode_updates_no_statistics() -> None:
 
 
 class Notes(nn.Module):
-    """Leaves a note on its input, on a buffer and on a tensor that it keeps, and adds to those that are there."""
+    """Leaves a note on its input, on a buffer and on a tensor that it keeps, and changes the notes that are there."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -212,7 +212,7 @@ def test_what_a_forward_notes_on_tensors_goes(run: Any, noted: dict[str, Any]) -
 
 
 class Writes(nn.Module):
-    """A function of torch writes to a parameter, and no name says so; the value of the result then chooses the branch."""
+    """A torch function writes to a parameter although its name does not say so. The value of the result then selects the branch."""
 
     def __init__(self, case: str) -> None:
         super().__init__()
@@ -250,5 +250,5 @@ def test_weights_that_parametrize_caches_stay(run: Any) -> None:
     with parametrize.cached():
         assert [run(layer, x).total_flops for _ in range(2)] == [linear + softmax] * 2
         assert torch.equal(layer(x), wanted)
-        assert [run(layer, x).total_flops for _ in range(2)] == [linear] * 2  # the weight is there now
+        assert [run(layer, x).total_flops for _ in range(2)] == [linear] * 2  # the weight is cached now
         assert torch.equal(layer(x), wanted)

@@ -1,4 +1,4 @@
-"""Whatever a forward does to tensors, the model and its inputs come back bit for bit: also where it raises."""
+"""Whatever a forward does to tensors, the model and its inputs must come back bit for bit, even if it raises."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Changing(nn.Module):
         self.register_buffer("ids", torch.arange(4))
         self.register_buffer("mean", torch.zeros(4))
         both = torch.randn(8)
-        self.left, self.right = nn.Parameter(both[:4]), nn.Parameter(both[4:])  # on one storage
+        self.left, self.right = nn.Parameter(both[:4]), nn.Parameter(both[4:])  # both on one storage
         self.spare = nn.Parameter(torch.randn(3))
         self.array = self.left.detach().numpy()
         self.change = change
@@ -93,7 +93,7 @@ def reshape_the_input(model: Changing, x: torch.Tensor) -> None:
 
 
 def average(model: Changing, x: torch.Tensor) -> None:
-    model.mean.mul_(0.9).add_(model.fc.bias)  # with gradients on it is computed from a parameter then
+    model.mean.mul_(0.9).add_(model.fc.bias)  # with gradients enabled, the buffer is then computed from a parameter
 
 
 def note_on_a_parameter(model: Changing, x: torch.Tensor) -> None:
@@ -139,7 +139,7 @@ WAYS = [count, counted_with_gradients, propagate, recorded, with_gradients]
 
 
 def facts(tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """All there is to know of tensors; bytes, so that -0.0 is not 0.0."""
+    """Return all facts about tensors. Values are compared as bytes, so that -0.0 differs from 0.0."""
     return {
         name: (
             id(t), type(t), t.untyped_storage()._cdata, t.storage_offset(), t.shape, t.stride(), t.requires_grad, t.is_leaf, t.grad_fn, id(t.grad), t.grad is None or t.grad.sum().item(),
@@ -169,7 +169,7 @@ def test_tensors_come_back(way: Callable[..., Any], change: Any, error: type[Bas
 
 @pytest.mark.parametrize("way", [counted_with_gradients, with_gradients])
 def test_what_the_user_computed_before(way: Callable[..., Any]) -> None:
-    """An input with a history: a backward pass ends there, and its gradient is the user's."""
+    """An input with a history: the backward pass must end there, and must not change the gradient that the user computed."""
     base = torch.randn(3, 4, requires_grad=True)
     x = base * 2
     x.retain_grad()
@@ -198,7 +198,7 @@ def test_a_view_that_is_written_to(way: Callable[..., Any]) -> None:
 
 
 class Wrapper(torch.Tensor):
-    """A tensor without memory, which does not say what it wraps."""
+    """A tensor without memory that does not show what it wraps."""
 
     inner: torch.Tensor
 

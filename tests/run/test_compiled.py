@@ -1,4 +1,4 @@
-"""The compiled model's own run: its latency, its graph breaks by the author's line, and the next call compiles nothing."""
+"""The compiled model's own run: its latency, its graph breaks at the author's lines, and no recompilation in the next call."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def compiled(model: nn.Module, backend: Any = "eager", **settings: Any) -> Any:
 
 
 def sleeps(graph: Any, inputs: Any) -> Callable[..., Any]:
-    """A backend whose compiled code takes at least as long as this."""
+    """A backend whose compiled code takes at least SLEEP seconds."""
 
     def run(*args: Any) -> Any:
         time.sleep(SLEEP)
@@ -94,7 +94,7 @@ def line_of(way: str) -> str:
 @pytest.mark.parametrize("way", ["branch", "helper", "loop", "last"])
 def test_a_break_has_its_reason_and_its_line(way: str, outer: bool) -> None:
     model = compiled((Outer if outer else Breaking)(way))
-    for _ in range(2):  # when it is compiled here, and when it was before
+    for _ in range(2):  # first compiled by the analysis, then compiled already
         view = analyzed(model).compiled
         assert view is not None
         assert [each.where for each in view.breaks] == [line_of(way)]

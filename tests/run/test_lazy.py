@@ -1,4 +1,4 @@
-"""Lazy modules are counted as what they become on the inputs, and are lazy again afterwards."""
+"""Lazy modules are counted as the modules that they become on the inputs, and are lazy again afterwards."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_lazy_modules_are_lazy_again(way: Callable[[nn.Module], Any]) -> None:
     model = lazy()
     before = everything(model)
     report = way(model)
-    # 2 x 4 x 6 x 6 outputs of 3 x 3 x 3, then 2 x 5 of 4 x 6 x 6
+    # 2 x 4 x 6 x 6 outputs with 3 x 3 x 3 MACs each, then 2 x 5 outputs with 4 x 6 x 6 MACs each
     assert report.total_macs == 288 * 27 + 10 * 144
     assert report.total_params == 4 * 27 + 4 + 2 * 4 + 144 * 5 + 5
     assert report.complete

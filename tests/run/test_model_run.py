@@ -1,4 +1,4 @@
-"""Runs of a model of fake tensors, or in a FakeTensorMode: counted as the model itself is, outside of one."""
+"""A model of fake tensors, or a model in a FakeTensorMode, must count like the model itself outside of the mode."""
 
 from __future__ import annotations
 

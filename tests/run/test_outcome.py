@@ -1,4 +1,4 @@
-"""What a run says of where it was made."""
+"""What a run records about the machine it ran on."""
 
 from __future__ import annotations
 

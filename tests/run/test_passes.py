@@ -1,4 +1,4 @@
-"""The calls of an analysis are those of the model's own run, whatever graph it has; nodes stand for them."""
+"""The calls of an analysis come from the model's own run, whatever its graph is. The graph's nodes refer to these calls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def analyzed(model: nn.Module, trace: str = "auto", **settings: Any) -> fxflops.
 
 
 class Constant(nn.Module):
-    """Of a buffer alone, which torch.fx computes once; ``+=``, which it writes as ``+``."""
+    """Has an operation on a buffer alone, which torch.fx computes once, and a ``+=``, which torch.fx writes as ``+``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ def test_calls_are_in_the_order_of_the_models_run(trace: str) -> None:
 
 
 class Otherwise(nn.Module):
-    """The same calls under torch.fx, in another order."""
+    """Makes the same calls under torch.fx, but in another order."""
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return (x.sin(), x.cos()) if isinstance(x, torch.fx.Proxy) else (x.cos(), x.sin())
@@ -71,7 +71,7 @@ class Squaring(nn.Module):
 
 
 class Apart(nn.Module):
-    """A square that torch.fx finds in a module, and the model does itself."""
+    """A square that torch.fx finds in a module, and that the model computes itself."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ def test_a_graph_that_does_the_same_in_another_module_is_not_taken() -> None:
 
 
 class Viewed(nn.Module):
-    """A view that no call gave: the graph needs a node for it, which is no call of the model's."""
+    """A view that no recorded call returned. The graph needs a node for it, which is not a call of the model."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         with torch._C.DisableTorchFunction():
@@ -142,7 +142,7 @@ def test_calls_of_one_node_share_its_time_as_they_took_it(trace: str) -> None:
     product, view = operators["matmul"].total.seconds, operators["t"].total.seconds
     assert product is not None
     assert view is not None
-    assert product > 3 * view  # 134 million multiply-accumulates, and a change of strides
+    assert product > 3 * view  # 134 million multiply-accumulates, against a change of strides
 
 
 def said(report: fxflops.Report) -> list[tuple[str, str, str, str]]:
@@ -150,7 +150,7 @@ def said(report: fxflops.Report) -> list[tuple[str, str, str, str]]:
 
 
 class WrittenTo(nn.Module):
-    """A result that checkpoint computes again for its own gradient, so that the model may write to it."""
+    """The model writes to a checkpoint's result. It may: checkpoint recomputes the result for its own gradient."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -163,7 +163,7 @@ class WrittenTo(nn.Module):
 @pytest.mark.parametrize("trace", TRACES)
 def test_a_graph_whose_backward_pass_cannot_run_has_no_times_of_it(trace: str) -> None:
     report = analyzed(WrittenTo(), trace, backward=True)
-    assert report.total_backward_macs == 3 * 4 * 4  # of the weight alone
+    assert report.total_backward_macs == 3 * 4 * 4  # only the weight has a gradient
     assert report.total_recompute_flops == 3 * 4 * 2 * 4 + 3 * 4  # product, sums and bias; relu
     assert report.backward_timing is not None
     assert {node.backward_timing for node in report.nodes} == {None}
@@ -174,7 +174,7 @@ def test_a_graph_whose_backward_pass_cannot_run_has_no_times_of_it(trace: str) -
 
 
 class Descended(nn.Module):
-    """Two steps down an energy: what the second gradient needs of the first step is computed again in the forward."""
+    """Two steps down an energy. The second gradient needs a part of the first step, which is recomputed in the forward."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -202,7 +202,7 @@ def test_what_a_gradient_in_the_forward_computes_again_is_no_node_of_its_own() -
 
 
 class Learning(nn.Module):
-    """A step of training in the forward: the gradient that it reads is that of no node."""
+    """A training step in the forward. It reads a gradient that does not belong to any node."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -217,7 +217,7 @@ class Learning(nn.Module):
 
 
 class Differential(nn.Module):
-    """A function's gradient, whose tensors no graph can have as constants."""
+    """A function's gradient, whose tensors no graph can hold as constants."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -229,7 +229,7 @@ class Differential(nn.Module):
 
 
 class Masked(nn.Module):
-    """A tensor of a class without memory of its own."""
+    """A tensor of a class without its own memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -295,7 +295,7 @@ def _(x: torch.Tensor) -> torch.Tensor:
 
 
 class Noted(nn.Module):
-    """Its kernel tells how often it computes."""
+    """Its kernel records each time that it computes."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         RUNS.append("forward")
@@ -304,14 +304,14 @@ class Noted(nn.Module):
 
 @pytest.mark.parametrize("trace", TRACES)
 def test_an_analysis_computes_three_times(trace: str) -> None:
-    """Observed, timed whole, and timed by node; the graph is watched without computing."""
+    """One run is observed, one is timed as a whole, and one is timed by node. The graph is traced without computing."""
     RUNS.clear()
     report = fxflops.analyze(
         Noted(), X, trace=trace, repeats=1, progress=False, formulas={noted._opoverload: lambda x, *, out: x.numel()}
     )
     assert (report.complete, report.total_flops) == (True, 2 * X.numel())
     assert RUNS.count("ran") == 3
-    assert RUNS.count("forward") == 2 + (trace == "symbolic")  # there with a proxy in place of the tensor
+    assert RUNS.count("forward") == 2 + (trace == "symbolic")  # symbolic tracing calls it with a proxy
 
 
 def test_a_long_analysis_says_how_long_it_will_take(capfd: pytest.CaptureFixture[str]) -> None:
@@ -321,7 +321,7 @@ def test_a_long_analysis_says_how_long_it_will_take(capfd: pytest.CaptureFixture
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             type(self).times += 1
             if self.times > 3:
-                raise KeyboardInterrupt  # as by a user who will not wait
+                raise KeyboardInterrupt  # like a user who will not wait
             time.sleep(0.02)
             return x.cos()
 

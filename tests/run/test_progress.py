@@ -1,4 +1,4 @@
-"""Progress where there is no terminal: few lines, and none for short work."""
+"""Progress without a terminal: few lines, and no lines for short work."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def test_long_work_prints_a_line_each_time_that_its_duration_has_doubled(capsys:
     counter = Counter("counting", clock=lambda: now)
     counter.started(30)
     for n in range(90):
-        if n == 30:  # what was learned from the first steps needs more steps
+        if n == 30:  # the first steps have shown that more steps are needed
             counter.started(60)
         now += 1
         counter.done()

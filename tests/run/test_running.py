@@ -1,4 +1,4 @@
-"""Runs that end early: where the device has too little memory, what is said, and what is left."""
+"""Runs that end because the device has too little memory: the error must say where, and must leave the model as it was."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ X = torch.randn(16, 64)
 
 
 class Greedy(nn.Module):
-    """Runs ``runs`` times before it wants more memory than there is; a buffer counts its runs."""
+    """Runs ``runs`` times before it needs more memory than there is. A buffer counts its runs."""
 
     def __init__(self, runs: int, device: StandIn, backward: bool = False) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Greedy(nn.Module):
 
 
 class Late(nn.Module):
-    """Wants more memory than there is in the backward pass."""
+    """Needs more memory in the backward pass than there is."""
 
     def __init__(self, device: StandIn) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ def full(standin: StandIn) -> Iterator[StandIn]:
 
 
 @pytest.mark.parametrize("backward", [False, True])
-@pytest.mark.parametrize("runs", range(4))  # the observed one, the allocator's, and those that are timed
+@pytest.mark.parametrize("runs", range(4))  # the observed run, the allocator's run, and the timed runs
 def test_each_pass_says_where_memory_ended_and_leaves_the_model_as_it_was(
     full: StandIn, runs: int, backward: bool
 ) -> None:
@@ -90,7 +90,7 @@ def test_each_pass_says_where_memory_ended_and_leaves_the_model_as_it_was(
         str(error),
         re.S,
     )
-    assert ("activations and other" in str(error)) == (runs > 0)  # what is timed is not observed
+    assert ("activations and other" in str(error)) == (runs > 0)  # timed runs are not observed
     assert "the backward pass raised" in str(error) if backward else "module 'inner'" in str(error)
     assert isinstance(error.__cause__, torch.OutOfMemoryError)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
@@ -102,7 +102,7 @@ def test_each_pass_says_where_memory_ended_and_leaves_the_model_as_it_was(
 
 
 def test_a_node_is_named(full: StandIn) -> None:
-    """Its allocator is full: 16 KiB are the weights, and 4 KiB each tensor."""
+    """The allocator is full: the weights take 16 KiB, and each tensor 4 KiB."""
     model = full.to(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)))
     x = full.to(X.clone())
     full.memory.capacity = full.memory.live + 4096
@@ -115,7 +115,7 @@ def test_a_node_is_named(full: StandIn) -> None:
 
 
 def test_what_holds_the_memory_is_named(full: StandIn) -> None:
-    """12 KiB are the program's own; the weight has 32 KiB, the input 4 KiB, each result 8 KiB."""
+    """The program itself takes 12 KiB, the weight 32 KiB, the input 4 KiB, and each result 8 KiB."""
     own = full.to(torch.zeros(3 * 1024))
     model = full.to(nn.Sequential(nn.Linear(64, 128, bias=False), nn.Sigmoid()))
     x = full.to(X.clone())
@@ -138,7 +138,7 @@ def test_what_holds_the_memory_is_named(full: StandIn) -> None:
 
 
 def test_gradients_are_named(full: StandIn) -> None:
-    """The gradient of the second weight, 16 KiB, is there when that of the first is wanted."""
+    """The gradient of the second weight, 16 KiB, exists when the gradient of the first weight is allocated."""
     model = full.to(nn.Sequential(nn.Linear(64, 64, bias=False), Late(full), nn.Linear(64, 64, bias=False)))
     with pytest.raises(fxflops.OutOfMemoryError) as caught:
         fxflops.analyze(model, X, backward=True, trace="record", repeats=0)

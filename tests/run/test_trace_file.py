@@ -1,4 +1,4 @@
-"""The file of a trace: what is wrong with one that cannot be read, and the times and threads of its events."""
+"""Trace files: the errors for files that cannot be read, and the times and threads of events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators of a trace as operations: the overload that fits, the arguments, the result."""
+"""Operators of a trace become operations: the overload that fits, the arguments, and the result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ aten = torch.ops.aten
 
 
 def shown(name: str, *arguments: tuple[str, Any, str], strides: Any = None) -> Event:
-    """Return an event with arguments of these types, shapes and texts."""
+    """Return an event whose arguments have these types, shapes and texts."""
     types, shapes, texts = (list(column) for column in zip(*arguments, strict=True))
     args = {
         "Input type": types,
@@ -84,7 +84,7 @@ def test_the_result_follows_the_strides(operations: Operations) -> None:
     plain = shown("aten::view", *arguments, strides=[[12, 4, 1], []])
     turned = shown("aten::view", *arguments, strides=[[12, 1, 3], []])
     assert operations.of(plain).out == (24,)
-    assert operations.of(turned).out is None  # such a tensor cannot be viewed so
+    assert operations.of(turned).out is None  # a tensor with these strides cannot be viewed so
 
 
 def test_an_operator_of_nobody_is_known_by_its_name(operations: Operations) -> None:

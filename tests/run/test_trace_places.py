@@ -1,4 +1,4 @@
-"""The operators of a trace in their places: phase, module and kernels."""
+"""The phase, the module and the kernels of each operator of a trace."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_what_autograd_runs_is_backward_on_any_thread(tmp_path: Path) -> None:
 
 
 def test_what_autograd_records_in_the_backward_is_recomputed(tmp_path: Path) -> None:
-    """Checkpoint recomputes in the node that first needs a saved tensor; the node's own operators follow."""
+    """Checkpoint recomputes in the first node that needs a saved tensor. The node's own operators follow."""
     events = [mm(0, sequence=7), node("MmBackward0", 20, 60, 7), mm(22, sequence=8), mm(40), mm(60)]
     assert phases(walked(tmp_path, *events).operators) == ["forward", "recompute", "backward", "backward"]
 
@@ -89,7 +89,7 @@ def test_kernels_go_to_the_operator_that_launched_them(tmp_path: Path) -> None:
 
 
 def test_an_operator_that_is_looked_into_and_launches_is_counted(tmp_path: Path) -> None:
-    """Such as aten::_fused_rms_norm: it calls others where its device has no kernel for it."""
+    """For example aten::_fused_rms_norm, which calls other operators if its device has no kernel for it."""
     events = [event("aten::linear", 0, 20), event("aten::empty", 1, 2), launch(11, 5), kernel(11, 50, 5)]
     found = walked(tmp_path, *events, event("aten::empty", 8, 2), mm(100)).operators
     assert [(each.event.name, len(each.kernels)) for each in found] == [
@@ -105,4 +105,4 @@ def test_a_kernel_that_no_operator_launched_is_named(tmp_path: Path) -> None:
     found = walked(tmp_path, *events, launch(12, 25), copy, earlier)
     assert [each.event.name for each in found.operators] == ["aten::mm", "triton_poi_fused_add"]
     assert [each.name for each in found.copies] == ["Memcpy HtoD"]
-    assert [each.name for each in found.earlier] == ["softmax"]  # given to the device before the trace began
+    assert [each.name for each in found.earlier] == ["softmax"]  # launched before the trace began

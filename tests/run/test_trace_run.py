@@ -1,4 +1,4 @@
-"""Reports of traces: held to published tables, to ``analyze``, and to events written by hand."""
+"""Reports of traces, compared with published tables, with ``analyze``, and with events written by hand."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from .traces import Event, event, kernel, launch, mm, module, node, written
 
 H100 = [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}]
 PUBLISHED = json.loads((Path(__file__).parent / "published.json").read_text(encoding="utf8"))
-"""Rows of the tables that TraceLens (https://github.com/AMD-AGI/TraceLens, tests/traces/h100) publishes for its traces,
-with the arguments, and the kernels of each call with their microseconds, from those traces."""
+"""Rows of the tables that TraceLens (https://github.com/AMD-AGI/TraceLens, tests/traces/h100) publishes for its traces. The
+arguments, the kernels of each call and their microseconds come from the same traces.
+"""
 
 
 def replayed(row: dict[str, Any]) -> list[Event]:
-    """Return the events of the calls of a published row."""
+    """Return the events of the calls in a published row."""
     events, number = [], 0
     for i, kernels in enumerate(row["kernels"]):
         events.append(event(row["name"], 1000 * i, 500, **row["args"]))
@@ -41,7 +42,7 @@ def test_published_rows(tmp_path: Path, row: dict[str, Any]) -> None:
     report = fxflops.read_trace(written(tmp_path, replayed(row), deviceProperties=H100))
     rows = report.roofline().rows
     bias = report.calls[0].out.numel() if row["name"] == "aten::addmm" else 0
-    flops = 2 * report.counted[0].macs + bias  # there a bias is added to the first product too
+    flops = 2 * report.counted[0].macs + bias  # TraceLens adds a bias to the first product too
     assert flops == round(row["gflop"] * 1e9)
     speeds = [flops / each.seconds / 1e12 for each in rows if each.seconds]
     assert len(speeds) == len(row["kernels"])
@@ -58,7 +59,7 @@ def test_the_row_of_the_issue(tmp_path: Path) -> None:
     ((operator, name, calls, _, flops, speed), (_, fill, _, _, no_flops, _)) = report.kernels.rows
     assert (operator, calls, flops) == ("aten::mm", 48, report.total_flops)
     assert name.startswith("sm90_xmma_gemm")
-    assert speed > 610e12  # without the fill before it
+    assert speed > 610e12  # without the fill that runs before it
     assert (fill, no_flops) == ("Memset (Device)", None)
 
 
@@ -92,7 +93,7 @@ def test_phases_modules_and_steps(tmp_path: Path) -> None:
     assert report["Net_0"].calls == 2
     times = report.step_times()
     assert list(times) == ["ProfilerStep 3", "ProfilerStep 4"]
-    # 10 us for each product; from the first of a step to the first of the next
+    # Each product takes 10 us. A step lasts from its first product to the first product of the next step.
     assert times["ProfilerStep 3"].seconds == pytest.approx(1e-3)
     assert times["ProfilerStep 3"].backward == pytest.approx(20e-6)
     assert report.by_step()["ProfilerStep 4 backward"].total.macs == 60
@@ -144,7 +145,7 @@ def test_an_operator_of_nobody_can_be_given_a_formula(tmp_path: Path) -> None:
 
 
 def test_an_operator_that_checkpoint_stopped_is_not_counted(tmp_path: Path) -> None:
-    """It ends its recomputation by an exception, once the last tensor that is needed is saved: before the kernel runs."""
+    """Checkpoint ends its recomputation with an exception once the last needed tensor is saved, before the kernel runs."""
     worked = [mm(0, 20, sequence=1), event("aten::resolve_conj", 2, 1)]
     stopped = [node("MulBackward0", 100, 100, 1), mm(110, 5, sequence=2), event("aten::detach", 111, 1), mm(150, 20)]
     report = fxflops.read_trace(written(tmp_path, [*worked, *stopped, event("aten::resolve_conj", 152, 1)]))
@@ -203,7 +204,7 @@ def test_a_number_that_is_not_shown_is_one_that_need_not_be_given(tmp_path: Path
     ("optimizer", "given", "per_element", "counters"),
     [
         (torch.optim.SGD, {}, 2, 0),  # p - lr g
-        (torch.optim.Adam, {}, 3 + 4 + 3 + 3, 1),  # both moments, the root of the second, p - step * m / that
+        (torch.optim.Adam, {}, 3 + 4 + 3 + 3, 1),  # both moments, the root of the second, and p - step * m / root
         (torch.optim.AdamW, {"weight_decay": 0.1}, 13 + 1, 1),
         (torch.optim.AdamW, {"amsgrad": True, "weight_decay": 0.0}, 13 + 1, 1),
         (torch.optim.Adagrad, {}, 2 + 2 + 3, 1),
@@ -212,7 +213,9 @@ def test_a_number_that_is_not_shown_is_one_that_need_not_be_given(tmp_path: Path
 def test_fused_optimizers_are_counted_with_lists_that_are_empty(
     tmp_path: Path, optimizer: Any, given: dict[str, Any], per_element: int, counters: int
 ) -> None:
-    """Such as that of momentum without momentum. Of each of the two parameters, of 20 elements together, a counter adds 1."""
+    """For example, the list of momentum buffers without momentum. A counter adds 1 for each of the two parameters, which have 20
+    elements together.
+    """
     model = nn.Linear(4, 4)
     made = optimizer(model.parameters(), fused=True, **given)
     model(torch.ones(2, 4)).sum().backward()
@@ -228,7 +231,7 @@ def test_fused_optimizers_are_counted_with_lists_that_are_empty(
 
 
 def test_a_list_whose_shape_is_not_shown_is_not_empty(tmp_path: Path) -> None:
-    """Older versions of torch show no shapes of lists."""
+    """Older versions of torch show no shapes for lists."""
     shown = {"Input type": ["TensorList"], "Input Dims": [[]], "Concrete Inputs": [""]}
     report = fxflops.read_trace(written(tmp_path, [mm(0), event("aten::_foreach_exp_", 20, 5, **shown)]))
     assert [each.op for each in report.missing] == ["aten::_foreach_exp_"]

@@ -1,4 +1,6 @@
-"""Inputs without a batch dimension: the error gives the shape with which the model runs, and no other; and of other sizes."""
+"""Inputs without a batch dimension: the error gives a shape with which the model runs, and only such a shape. Also inputs with
+other wrong sizes.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ def test_an_image(device: str) -> None:
         assert str(error.value).endswith(
             "\n  the model runs with a batch dimension: pass f32[1,3,8,8], e.g. with x.unsqueeze(0)"
         )
-        assert isinstance(error.value, ValueError)  # as batch norm's own error is
+        assert isinstance(error.value, ValueError)  # like batch norm's own error
     assert fxflops.count(model, image.unsqueeze(0)).complete
     if device == "cpu":
         assert all(bool((tensor == before[name]).all()) for name, tensor in model.state_dict().items())
@@ -51,7 +53,7 @@ def test_token_ids() -> None:
 @pytest.mark.parametrize(
     ("model", "given"),
     [
-        (cnn(), torch.ones(1, 4, 8, 8)),  # another number of channels
+        (cnn(), torch.ones(1, 4, 8, 8)),  # the wrong number of channels
         (nn.Linear(3, 4), torch.ones(2)),
         (nn.Linear(3, 4), torch.ones(())),
         (nn.Linear(3, 4), torch.nested.nested_tensor([torch.ones(2, 5)], layout=torch.jagged)),
@@ -103,7 +105,7 @@ class Backward(torch.autograd.Function):
 
 
 class Raises(nn.Module):
-    """Raises in the backward pass, or where its tensors have memory; its layer takes inputs with and without a batch."""
+    """Raises in the backward pass, or if its tensors have memory. Its layer accepts inputs with and without a batch dimension."""
 
     def __init__(self, in_backward: bool) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Runs in which the compiler is loaded halfway, each in a process of its own."""
+"""Runs that load the compiler halfway, each in a separate process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces written by hand: the events that torch.profiler writes, and the files that hold them."""
+"""Traces written by hand: events as torch.profiler writes them, and files that hold them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MM = {"Input type": ["float", "float"], "Input Dims": [[2, 3], [3, 5]], "Input S
 
 
 def event(name: str, start: float, seconds: float, category: str = "cpu_op", thread: int = 1, **args: Any) -> Event:
-    """Return an event; times are in microseconds."""
+    """Return an event. Times are in microseconds."""
     return {
         "ph": "X",
         "name": name,
@@ -28,13 +28,13 @@ def event(name: str, start: float, seconds: float, category: str = "cpu_op", thr
 
 
 def mm(start: float, seconds: float = 10, thread: int = 1, sequence: int | None = None) -> Event:
-    """Return a product, recorded by autograd if it has a sequence number."""
+    """Return the event of a matrix product. With a sequence number, autograd has recorded it."""
     recorded = {} if sequence is None else {"Sequence number": sequence, "Fwd thread id": 0}
     return event("aten::mm", start, seconds, thread=thread, **MM, **recorded)
 
 
 def node(name: str, start: float, seconds: float, sequence: int, thread: int = 1) -> Event:
-    """Return an autograd node that runs."""
+    """Return the event of an autograd node that runs."""
     args = {"Sequence number": sequence, "Fwd thread id": 1}
     return event(f"autograd::engine::evaluate_function: {name}", start, seconds, thread=thread, **args)
 
@@ -52,7 +52,7 @@ def kernel(number: int, start: float, seconds: float, name: str = "gemm", catego
 
 
 def written(folder: Path, events: Sequence[Event], **others: Any) -> Path:
-    """Return the path of a trace with these events."""
+    """Write a trace with these events, and return its path."""
     path = folder / "trace.json"
     content: Mapping[str, Any] = {"traceEvents": list(events), **others}
     path.write_text(json.dumps(content))
