@@ -80,6 +80,8 @@ def observer_of(
 ) -> Observer:
     """Return the observer of a run of the subject, with its instruments. By default, the run is on the subject's real tensors.
 
+    The subject releases the observer in the end, if the run has not been finished before.
+
     ``cap`` is the limit of live bytes. The other arguments are passed to the observer.
     """
     world = World() if world is None else world
@@ -103,7 +105,7 @@ def observer_of(
         graph_listener=graph_listener or GraphListener(),
         change_listener=StateSaver(subject, storages, world.is_meta),
     )
-    return Observer(
+    observer = Observer(
         subject.inventory.path_of,
         registry,
         instruments,
@@ -111,6 +113,8 @@ def observer_of(
         new_stopwatch=StoppedStopwatch if world.is_meta else new_stopwatch,
         code_that_calls=_forward_and_backward.__code__,
     )
+    subject.observers.append(observer)
+    return observer
 
 
 def _tensors_alive_throughout(subject: Subject) -> dict[str, Named]:

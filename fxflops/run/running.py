@@ -82,7 +82,7 @@ def prepared_subject(
                 except (torch.OutOfMemoryError, OutOfMemoryError) as error:
                     raise _out_of_memory(error, subject) from (error.__cause__ or error)
                 finally:
-                    subject.snapshot.rewind()
+                    subject.end()
         except RunError as error:
             if (shape_error := shape_given(args, named)) is not None:
                 raise shape_error from error

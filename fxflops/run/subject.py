@@ -20,6 +20,7 @@ from ..model.pytree import tensors_in
 from ..model.snapshot import Snapshot
 from ..torch_internals import is_fake, is_on_fake
 from ..trace.autocast import autocast_on
+from ..trace.observe import Observer
 from .environment import modes_in
 from .request import Request
 
@@ -58,6 +59,7 @@ class Subject:
         self.compiled_model = compiled_model
         if request.backward:
             args, kwargs = as_leaves((args, kwargs))
+        self.observers: list[Observer] = []  # all observers of runs of this subject, also of runs that raised
         self.optimizer_objects = objects_of_optimizer(request.optimizer)
         self.args = args
         self.kwargs = kwargs
@@ -90,6 +92,12 @@ class Subject:
             is_tensor = issubclass(type(value), torch.Tensor) and id(value) not in known_ids
             if is_tensor and value.requires_grad and value.is_leaf:
                 self.snapshot.meet_leaf(value)
+
+    def end(self) -> None:
+        """Restore the initial state, and release the observers that have not been released, e.g. because their run raised."""
+        self.snapshot.rewind()
+        while self.observers:
+            self.observers.pop().release()
 
     def is_on_meta(self) -> bool:
         """Return whether all tensors of the model and its inputs are on meta and are not fake tensors."""

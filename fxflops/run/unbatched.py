@@ -52,7 +52,7 @@ def _works(raised: Subject, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bo
     except Exception:  # whatever a user's model raises
         return False
     finally:
-        subject.snapshot.rewind()
+        subject.end()
     return True
 
 

@@ -103,6 +103,7 @@ class Observer:
         new_stopwatch: Callable[[], Stopwatch] = Stopwatch,
         code_that_calls: CodeType | None = None,
     ) -> None:
+        self._is_released = False
         self.instruments = instruments = Instruments() if instruments is None else instruments
         stack, stopwatch = ModuleStack(), new_stopwatch()
         times = PhaseTimes(stopwatch.now)
@@ -155,7 +156,13 @@ class Observer:
         return with_shares(self.calls, self.instruments.owners.owner_of)
 
     def release(self) -> None:
-        """Drop what the run has recorded. The attributes that a late hook still reads are kept until no thread is in a hook."""
+        """Drop what the run has recorded. The attributes that a late hook still reads are kept until no thread is in a hook.
+
+        Without this call, the model lives until the garbage collector runs. A second call does nothing.
+        """
+        if self._is_released:
+            return
+        self._is_released = True
         instruments = self.instruments
         self._threads.close(partial(_release, self, self._first))
         instruments.release()
@@ -215,4 +222,4 @@ def _release(observer: Observer, first: ThreadObserver) -> None:
     drop(first.modules, "_thread", "_pre_hook", "_post_hook")
     drop(first.state)
     drop(first)
-    drop(observer, "_thread", "_threads", "_first")
+    drop(observer, "_thread", "_threads", "_first", "_is_released")
