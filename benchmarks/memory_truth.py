@@ -39,7 +39,7 @@ from benchmarks.models import memory_zoo
 from fxflops.model.inventory import Inventory
 from fxflops.model.pytree import stored, tensors_in
 from fxflops.ops import BASE
-from fxflops.run.model_run import observed_run
+from fxflops.run.model_run import observe_on_own_tensors
 from fxflops.run.request import Request
 from fxflops.run.subject import Subject
 from fxflops.trace.autograd_owners import backward_from, roots_of
@@ -136,7 +136,7 @@ def once(name: str, way: str) -> dict[str, Any]:
     found |= {"predicted": counted.max_memory, "trace": counted.trace, "why": counted.trace_reason[:200]}
     with torch.set_grad_enabled(training):
         subject = Subject(model, Inventory(model), args, kwargs, Request(mode, training, optimizer=optimizer))
-        found["storages"] = observed_run(subject, BASE).instruments.storages.memory_log.most
+        found["storages"] = observe_on_own_tensors(subject, BASE).instruments.storages.memory_log.most
         subject.snapshot.rewind()
     if name in memory_zoo.PROFILED and way in PROFILED:
         model.zero_grad()

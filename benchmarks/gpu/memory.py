@@ -41,7 +41,7 @@ from benchmarks.models import memory_zoo
 from fxflops.model.inventory import Inventory
 from fxflops.model.pytree import tensors_in
 from fxflops.ops import BASE
-from fxflops.run.model_run import observed_run
+from fxflops.run.model_run import observe_on_own_tensors
 from fxflops.run.request import Request
 from fxflops.run.subject import Subject
 
@@ -206,7 +206,7 @@ def live_storages(model: torch.nn.Module, args: Any, kwargs: Any, optimizer: Any
     with torch.set_grad_enabled(training):
         request = Request("train" if training else "eval", training, optimizer=optimizer)
         subject = Subject(model, Inventory(model), args, kwargs, request)
-        most = observed_run(subject, BASE).instruments.storages.memory_log.most
+        most = observe_on_own_tensors(subject, BASE).instruments.storages.memory_log.most
         subject.snapshot.rewind()
     model.zero_grad()
     return most

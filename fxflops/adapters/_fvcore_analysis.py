@@ -20,7 +20,7 @@ from ..model.modules import modules_of, submodule
 from ..ops.packages import registry_with
 from ..records import prefixes
 from ..report.report import Report
-from ..run.model_run import finished_run, observed_run
+from ..run.model_run import finished_run, observe_on_own_tensors
 from ..run.request import Request
 from ..run.running import prepared_subject
 from ..trace.graph_recorder import GraphRecorder
@@ -245,7 +245,7 @@ class JitModelAnalysis:
         registry = registry_with(python_ops())
         with prepared_subject(self._model, self._inputs, None, Request("as_is")) as subject:
             recorder = GraphRecorder(subject.model, subject.rewound_inputs_by_name())
-            observer = observed_run(subject, registry, recorder)
+            observer = observe_on_own_tensors(subject, registry, recorder)
             run = finished_run(subject, observer, memory_source="storages", recorded_as="recorded trace")
         report = Report(run, find_convention(CONVENTION), registry, None)
         callers = {

@@ -117,6 +117,8 @@ def serving(
         acceptance=acceptance,
     )
     typer.echo(as_json(asdict(result)) if json else str(result))
+    if result.dtype in ("f32", "tf32") and not json:
+        note("the model computes in f32, but servers mostly use bf16: give --dtype bf16")
 
 
 @spread(

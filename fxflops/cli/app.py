@@ -412,6 +412,8 @@ def explain(
     """
     if a is None or a[:1].isdigit():
         near = None if a is None else option.COUNT(a)
+        if a is not None and near is not None and near < 1000 and "." in a:
+            raise InputError(f"{a} FLOPs or MACs are no total of a model: write the unit, such as {a}G or {a}M")
         typer.echo(str(report_of(model, asked).by_convention(near)))
         return
     for each in (a, b):

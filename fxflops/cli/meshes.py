@@ -216,11 +216,12 @@ def _advice(meshes: Meshes, batch: int | None, global_batch: int | None, checkpo
             "a smaller --batch" if global_batch else "a smaller --batch, with --global-batch to accumulate gradients"
         )
         try_.append(smaller)
+    from ..distributed.training import HELD_BY_FEW
+
     # If there are already more ranks than experts, more ranks do not make the experts' part on a rank smaller.
-    if any("hold them" in note for note in meshes.notes):
-        try_.append("fewer devices (--gpus), since some ranks have no part of the experts' weights")
-    else:
-        try_.append("more devices (--gpus)")
-    return "ways to make it fit: " + ", ".join(
-        [*try_, "shorter sequences (--seq)", "cards with more memory (--device)"]
+    few = any(HELD_BY_FEW in note for note in meshes.notes)
+    try_ += [] if few else ["more devices (--gpus)"]
+    ways = ", ".join([*try_, "shorter sequences (--seq)", "cards with more memory (--device)"])
+    return f"ways to make it fit: {ways}" + (
+        "; more devices do not help, since few ranks hold most parameters" if few else ""
     )

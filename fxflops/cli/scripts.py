@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 EXAMPLES = examples(
     "fxflops profile train.py",
     "fxflops profile --detail steps train.py",
-    "fxflops profile --lines --save train.html train.py --epochs 1 --batch-size 8",
+    "fxflops profile --detail steps --lines --save train.html train.py --epochs 1 --batch-size 8",
 )
 RUN = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
 """Settings for typer that pass the arguments after the script's name on to the script."""

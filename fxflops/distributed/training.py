@@ -21,6 +21,8 @@ FIXED = (*STATE, "gathered")
 """The categories of memory that do not grow with the number of sequences per pass."""
 LARGE_SHARE = 0.1
 """The least share of the parameters for which a note says that only some ranks hold them."""
+HELD_BY_FEW = "dp ranks hold these parameters"
+"""Words in the note about parameters that only some ranks hold."""
 
 
 class Plan(NamedTuple):
@@ -258,6 +260,6 @@ def _unsharded(model: Any, ranks: int) -> list[str]:
             largest = max(having, key=having.__getitem__)
             notes.append(
                 f"{share:.0%} of the parameters, such as {largest}, have {rows} rows. fully_shard splits rows, so only {rows} of {ranks} "
-                "dp ranks hold these parameters, their gradients and AdamW's state. These ranks have the highest peak memory"
+                f"{HELD_BY_FEW}, their gradients and AdamW's state. These ranks have the highest peak memory"
             )
     return notes

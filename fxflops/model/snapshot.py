@@ -1,5 +1,4 @@
-"""Snapshots that restore the user's model, inputs and random generators. The module also has locks, so that only one thread counts a model
-at a time."""
+"""Snapshots that restore the user's model, inputs and random generators."""
 
 from __future__ import annotations
 
@@ -119,7 +118,7 @@ class Snapshot:
         searched.append(cached_weights())
         are_plain = _are_plain(searched)
         self._arrays: list[tuple[Any, Any]] = []
-        self._random = random_states_before()
+        self._random = random_states_before()  # from the lock on the model, which saved the states before this run
         self._places: list[tuple[Any, Any, Any]] = []
         to_walk = [*compress(searched, map(operator.not_, are_plain))]
         for part in (*_parts(to_walk, DEPTH), *_parts(inputs)):

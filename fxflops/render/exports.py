@@ -138,7 +138,7 @@ class Tabular(View):
     def to_markdown(self, path: Path | None = None) -> str | None:
         """Return the table in GitHub Markdown; with ``path``, write the Markdown to this file.
 
-        All numbers in a column have the same unit, with two digits after the point, or more if the number is below 0.1. A wide table drops columns as in a notebook, unless ``select`` named the
+        All numbers in a column have the same unit, with two digits after the point. Numbers below 1 have three significant digits. A wide table drops columns as in a notebook, unless ``select`` named the
         columns. The table of a report is followed by notes, e.g. the latency, or that the times are unsteady.
         """
         table = self._as_table()

@@ -1,5 +1,5 @@
 """Tables for papers, in Markdown or in LaTeX with booktabs. The numbers of a column have one unit, shown in the title, and two digits after the point.
-A number below 0.1 has two digits that are not 0, such as 0.0041."""
+A number below 1 has three significant digits, such as 0.00412."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ READABLE: dict[str, tuple[dict[str, Any], Callable[[float, str], str]]] = {
     "delta": (readable.IEC, readable.size),
 }
 """For each kind of column: the units, and the function that formats a value in one of these units."""
-SMALL, LEAST = 0.1, 0.0001
-"""Numbers below SMALL have two digits that are not 0. Numbers below LEAST are not written out."""
+SMALL, LEAST = 1, 0.0001
+"""Numbers below SMALL have three significant digits. Numbers below LEAST are not written out."""
 LONG = 36
 """In LaTeX, a text with more characters than this is broken into several lines. A path is broken at its dots."""
 
@@ -94,7 +94,7 @@ def _text(column: Column, value: Any, written: Callable[[float, str], str] | Non
     in_unit = float(value) / READABLE[column.kind][0][unit]
     if abs(in_unit) >= SMALL:
         return written(float(value), unit).partition(" ")[0]
-    return f"{in_unit:.2g}" if abs(in_unit) >= LEAST else f"<{LEAST}" if in_unit > 0 else f">-{LEAST}"
+    return f"{in_unit:.3g}" if abs(in_unit) >= LEAST else f"<{LEAST}" if in_unit > 0 else f">-{LEAST}"
 
 
 def _unit(known: dict[str, Any], values: Sequence[Any]) -> str:

@@ -62,7 +62,7 @@ def _names(dots: Mapping[str, tuple[float, float]], chart: Chart) -> Iterator[st
         ]
         box, anchor, up = (free or spots)[0]
         boxes.append(box)
-        yield label(*dots[name], name, anchor, dx=9 if anchor == "start" else -9, dy=4 + up, kind="name")
+        yield label(*dots[name], name, anchor, dx=9 if anchor == "start" else -9, dy=4 + up, kind="name on")
 
 
 def _meet(one: tuple[float, float, float], other: tuple[float, float, float]) -> bool:

@@ -122,7 +122,7 @@ def facts(data: Summary) -> list[Fact]:
     if data.steps:
         found += _block(data.steps, data.instruments, data.device_seconds, data.workers)
     if data.lines is not None:
-        found.append(_code(data.lines))
+        found.append(_code(data.lines, data.is_unobserved))
     if data.unsteady:
         found.append(Fact("unsteady", "", [*data.unsteady.split("; "), "measure again on an idle machine"], "; "))
     if data.compiled_run is not None:
@@ -353,21 +353,29 @@ def _block(
                 'otherwise it waits for the host, which profiling slows down; detail="steps" times the loop at full speed'
             )
         facts.append(Fact("device", units.seconds(device), said))
-    timed = [time for name, time in steps.items() if name != OUTSIDE and time.seconds]
-    if timed:
-        taken = [time.seconds for time in timed]
-        rates = [time.flops / time.seconds for time in timed if time.flops]
-        rate = [units.amount(statistics.median(rates), "FLOP/s")] if rates else []
-        median = statistics.median(taken)
-        label = "step" if len(taken) == 1 else f"{len(taken)} steps"
-        models = {name.rpartition(" step ")[0] for name in steps if " step " in name}
-        spread = [f"median, {_spread(median, min(taken), max(taken))}"] if len(taken) > 1 else []
-        spread += [f"a step is one call of one of {len(models)} models"] if len(models) > 1 else []
-        facts.append(Fact(label, units.seconds(median), [*spread, *rate]))
+    by_model: dict[str, list[StepTime]] = {}
+    for name, step in steps.items():
+        if name != OUTSIDE and step.seconds:
+            model = name.rpartition(" step ")[0] if " step " in name else ""
+            by_model.setdefault(model, []).append(step)
+    facts += [_step_times(plain(model) if len(by_model) > 1 else "", timed) for model, timed in by_model.items()]
     return facts
 
 
-def _code(lines: Sequence[CodeLine]) -> Fact:
+def _step_times(model: str, steps: Sequence[StepTime]) -> Fact:
+    """Return the line with the median time of steps. ``model`` names the model that was called, if there are several."""
+    taken = [step.seconds for step in steps]
+    rates = [step.flops / step.seconds for step in steps if step.flops]
+    median = statistics.median(taken)
+    details = [
+        *([f"each a call of {model}"] if model else []),
+        *([f"median, {_spread(median, min(taken), max(taken))}"] if len(taken) > 1 else []),
+        *([units.amount(statistics.median(rates), "FLOP/s")] if rates else []),
+    ]
+    return Fact("step" if len(taken) == 1 else f"{len(taken)} steps", units.seconds(median), details)
+
+
+def _code(lines: Sequence[CodeLine], is_unobserved: bool) -> Fact:
     """Return the line with the slowest lines of the user's code, by host time."""
     if not lines:
         return Fact("code", "-", ["too short to sample lines of code (one sample per millisecond)"])
@@ -376,6 +384,10 @@ def _code(lines: Sequence[CodeLine]) -> Fact:
         f"{PurePath(line.place).name}{f' {line.function}()' * line.function.isidentifier()} {units.seconds(line.seconds)} ({line.seconds / whole:.0%})"
         for line in lines[:MOST_LINES]
     ]
+    if not is_unobserved:
+        details.append(
+            'observing operations slows down some lines more than others; detail="steps" samples at full speed'
+        )
     return Fact("code", units.seconds(whole), details)
 
 

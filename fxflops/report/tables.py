@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
 
 from ..conventions import BASE_MACS, OF_MACS, title_of
 from ..counting import totals
@@ -45,8 +46,6 @@ BY_CONVENTION = (
     Column("per_mac", "per multiply-accumulate", "number"),
     Column("missing", "missing", "number"),
 )
-CLOSE = 0.01
-"""Totals that differ from a published number by at most this share may be the number: papers round to two or three digits."""
 PARTS = (
     Column("module", "module"),
     Column("class", "class"),
@@ -308,14 +307,15 @@ def convention_table(counted_runs: Sequence[CountedRun], near: float | None) -> 
 
 
 def _verdict(rows: Iterable[Cells], near: float) -> str:
-    """Say in words which conventions give about this number, and how they count a multiply-accumulate."""
-    close = [(name, per_mac) for name, total, _, per_mac, *_ in rows if abs(total - near) <= CLOSE * near]
-    if not close:
-        return f"no convention's total is within {CLOSE:.0%} of {readable(near)}: were the inputs of another size?"
-    names = ", ".join(name for name, _ in close)
-    kinds = {per_mac for _, per_mac in close}
-    kind = f"; a multiply-accumulate counts as {'1' if kinds == {1} else '2'}" if len(kinds) == 1 else ""
-    return f"within {CLOSE:.0%} of {readable(near)}: {names}{kind}"
+    """Say in words which conventions give this number, rounded to the digits that it has, and how they count a multiply-accumulate."""
+    published = Decimal(repr(float(near))).normalize()
+    last_digit = float(Decimal(1).scaleb(int(published.as_tuple().exponent)))
+    equal = [(name, per_mac) for name, total, _, per_mac, *_ in rows if abs(total - near) <= last_digit / 2]
+    if not equal:
+        return f"no convention's total rounds to {readable(near)}: was the number rounded, or are the inputs of another size?"
+    kinds = {per_mac for _, per_mac in equal}
+    kind = f"; a multiply-accumulate counts as {kinds.pop()}" if len(kinds) == 1 else ""
+    return f"rounds to {readable(near)}: {', '.join(name for name, _ in equal)}{kind}"
 
 
 # Papers

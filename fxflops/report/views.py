@@ -11,7 +11,7 @@ from ..counting import totals
 from ..counting.collectives import by_group, collectives
 from ..counting.counted_run import CountedRun
 from ..counting.rollup import Sums, by_operator, items_of, sums_of, together
-from ..counting.steps import HOST, NO_OPERATION, captured, outside, unobserved, unsteady
+from ..counting.steps import captured, outside, unobserved, unsteady
 from ..counting.uncounted import recipe
 from ..records import FORWARD, OUTSIDE, Counted, Spec, grouped, prefixes, specs_in
 from ..records import PARTS as OF_PHASE
@@ -168,7 +168,7 @@ def _named(work: Mapping[str, Sums]) -> dict[str, int]:
     return {
         op: sums.calls
         for op, sums in by_size
-        if op not in (HOST, NO_OPERATION)
+        if op[:1] != "("  # such as "(no op)" and "(not observed)"
         and sums.calls
         and (sums.flops or sums.missing or (sums.seconds and sums.seconds >= least))
     }

@@ -152,7 +152,7 @@ class StateSaver(ChangeListener):
 
         Raises InputError if the optimizer would step real parameters in a run on meta, where these parameters have no gradients.
         """
-        if not self.saves_steps:
+        if not self.saves_optimizer_steps:
             return
         storages = self._storages
         stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -173,7 +173,7 @@ def _may_run_own_backward(subject: Subject) -> bool:
     return isinstance(subject.model, Called) and not subject.request.own_backward
 
 
-def run_observed(subject: Subject, observer: Observer) -> Observer:
+def run_with_observer(subject: Subject, observer: Observer) -> Observer:
     """Run the model, and its backward pass and optimizer step if requested, and return the observer."""
     world, storages = observer.instruments.world, observer.instruments.storages
     with noting_live(storages, observer.calls, subject.named_tensors["params"]):
@@ -200,7 +200,7 @@ def _label_gradients(subject: Subject, observer: Observer) -> None:
     observer.instruments.storages.label(gradients_of(params), "gradients")
 
 
-def observed_run(
+def observe_on_own_tensors(
     subject: Subject,
     registry: FormulaRegistry,
     graph_listener: GraphRecorder | None = None,
@@ -209,7 +209,7 @@ def observed_run(
     new_stopwatch: Callable[[], Stopwatch] = Stopwatch,
 ) -> Observer:
     """Observe a run of the model on its real tensors. Raises InputError if the live tensors exceed ``cap`` bytes."""
-    return run_observed(
+    return run_with_observer(
         subject, observer_of(subject, registry, graph_listener=graph_listener, cap=cap, new_stopwatch=new_stopwatch)
     )
 
@@ -223,7 +223,7 @@ def finished_run(
     The calls of the record have no times.
     """
     device = subject.count_for if observer.instruments.world.is_meta else subject.device
-    if loaded_weights(subject, observer):  # the weights on meta were only placeholders
+    if has_loaded_weights(subject, observer):  # the weights on meta were only placeholders
         observer.instruments.storages.leave_out_placeholders()
         device = observer.ran_on or device
     # Name this machine's hardware only if it holds the tensors: the count of a model on meta applies to any CPU.
@@ -262,7 +262,7 @@ def run_model(
     """
     if is_on_fake(subject.state):
         _check_own_device(subject, "its tensors are fake tensors, whose device is fixed")
-        observer = observed_run(subject, registry)
+        observer = observe_on_own_tensors(subject, registry)
         return finished_run(subject, observer, memory_source="predicted", recorded_as=ON_FAKE)
     if why := _reason_for_real_tensors(subject):
         return _on_real(subject, registry, why)
@@ -285,7 +285,7 @@ def run_model(
         has_autocast = subject.request.autocast is not None
         if subject.is_for_another or has_autocast or isinstance(failed.__cause__, MixedDtypesError):
             raise failed
-        observer = observed_run(subject, registry)
+        observer = observe_on_own_tensors(subject, registry)
         return finished_run(subject, observer, memory_source="predicted", recorded_as=ON_META)
     except RunError:
         raise failed from failed.__cause__
@@ -328,11 +328,11 @@ def _meta_run_that_sees_all(
 def _on_real(subject: Subject, registry: FormulaRegistry, why: str) -> Run:
     _check_own_device(subject, why)
     subject.snapshot.keep_all()
-    observer = observed_run(subject, registry, cap=cap_of(subject.device))
+    observer = observe_on_own_tensors(subject, registry, cap=cap_of(subject.device))
     return finished_run(subject, observer, memory_source="storages", recorded_as=ON_REAL, recorded_why=why)
 
 
-def loaded_weights(subject: Subject, observer: Observer) -> bool:
+def has_loaded_weights(subject: Subject, observer: Observer) -> bool:
     """Return whether a run on real tensors loaded weights that were on meta: if it did, its result is not on meta."""
     ran_on = observer.ran_on
     return subject.has_meta and not observer.instruments.world.is_meta and ran_on is not None and ran_on.type != "meta"
@@ -348,10 +348,10 @@ def _run_of_loaded_weights(subject: Subject, registry: FormulaRegistry) -> Run |
         return None
     subject.snapshot.keep_all()
     try:
-        observer = observed_run(subject, registry, cap=cap_of(subject.count_for))
+        observer = observe_on_own_tensors(subject, registry, cap=cap_of(subject.count_for))
     except (RunError, InputError, NotImplementedError):
         return None  # the run on meta reports the reason
-    if not loaded_weights(subject, observer):
+    if not has_loaded_weights(subject, observer):
         observer.release()
         return None
     why = "its weights stay on meta until its calls load them"
@@ -397,7 +397,7 @@ def _optimizer_step(subject: Subject, requested: OptimizerLike, observer: Observ
     """
     storages, world = observer.instruments.storages, observer.instruments.world
     optimizer_name = getattr(requested, "__name__", type(requested).__name__)
-    observer.instruments.change_listener.saves_steps = False  # this optimizer has already been saved
+    observer.instruments.change_listener.saves_optimizer_steps = False  # this optimizer has already been saved
     parameters = parameters_of(subject.model)
     pairs = [(tensor, world.tensors.of(tensor)) for tensor in subject.state]
     model_state = [stand_in for _, stand_in in pairs]
@@ -473,7 +473,7 @@ def meta_run(
     """Observe a run of the model on meta. Return the mirror of the model's tensors, which records why a run failed, and the observer."""
     mirror, world = meta_world_of(subject, subject.state, registry, memos, observe_dispatch)
     observer = observer_of(subject, registry, world, must_read_masks=must_read_masks)
-    return mirror, run_observed(subject, observer)
+    return mirror, run_with_observer(subject, observer)
 
 
 def _forward_and_backward(subject: Subject, observer: Observer) -> Any:

@@ -30,7 +30,15 @@ from ..trace.symbolic import constants_of, symbolic
 from .compiled import first_runs, with_times
 from .compiled_kernels import compiled_kernels
 from .graph_run import CallCollector, Times, expected, run_graph, time_nodes
-from .model_run import finished_run, loaded_weights, meta_world_of, observed_run, observer_of, run_model, unoptimized
+from .model_run import (
+    finished_run,
+    has_loaded_weights,
+    meta_world_of,
+    observe_on_own_tensors,
+    observer_of,
+    run_model,
+    unoptimized,
+)
 from .out_of_memory import noting_live
 from .outcome import Compiled, Run
 from .per_node import NodeBytes, node_of, with_nodes
@@ -43,7 +51,7 @@ SYMBOLIC, RECORDED, NO_GRAPH = "symbolic", "recorded", "no"
 """How a graph was made. With the word "trace", these are the words of a report: "no trace"."""
 
 
-class ModelRun(NamedTuple):
+class MatchedRun(NamedTuple):
     """An observed run of the model itself. ``call_ranges`` maps the name of each graph node to the range of the node's calls in this run."""
 
     observer: Observer
@@ -69,7 +77,7 @@ class TracedGraph:
     graph_module: fx.GraphModule
     how: str
     why: str = ""
-    model_run: ModelRun | None = None
+    model_run: MatchedRun | None = None
 
 
 def traced_run(
@@ -133,17 +141,19 @@ def traced_graph(subject: Subject, registry: FormulaRegistry, tracer: str, why: 
 
 def _recorded(subject: Subject, registry: FormulaRegistry, why: str) -> TracedGraph:
     recorder = GraphRecorder(subject.model, subject.rewound_inputs_by_name())
-    observer = observed_run(subject, registry, recorder, new_stopwatch=observed_stopwatch_maker(subject.device))
-    if loaded_weights(subject, observer):
+    observer = observe_on_own_tensors(
+        subject, registry, recorder, new_stopwatch=observed_stopwatch_maker(subject.device)
+    )
+    if has_loaded_weights(subject, observer):
         observer.release()
         return without_graph(subject, registry, "a recorded graph would keep the weights that the model's calls load")
-    return TracedGraph(recorder.graph(), RECORDED, why, ModelRun(observer, recorder.call_ranges))
+    return TracedGraph(recorder.graph(), RECORDED, why, MatchedRun(observer, recorder.call_ranges))
 
 
 def without_graph(subject: Subject, registry: FormulaRegistry, why: str) -> TracedGraph:
     """Observe a run of the model; return the run with an empty graph. Raises RunError if the model itself raises."""
-    observer = observed_run(subject, registry, new_stopwatch=observed_stopwatch_maker(subject.device))
-    return TracedGraph(fx.GraphModule({}, fx.Graph()), NO_GRAPH, why, ModelRun(observer, {}))
+    observer = observe_on_own_tensors(subject, registry, new_stopwatch=observed_stopwatch_maker(subject.device))
+    return TracedGraph(fx.GraphModule({}, fx.Graph()), NO_GRAPH, why, MatchedRun(observer, {}))
 
 
 def graph_instead(
@@ -248,7 +258,7 @@ def measure(
 
 def _matching_runs(
     subject: Subject, traced: TracedGraph, registry: FormulaRegistry, tick: Progress
-) -> tuple[GraphRun, ModelRun]:
+) -> tuple[GraphRun, MatchedRun]:
     """Run the graph, on meta if possible. If the graph was not recorded, also run the model itself. The calls of the two runs match.
 
     The graph's run only shows each node's calls and bytes. The report has the model's own calls.
@@ -355,7 +365,7 @@ def _watched_graph(subject: Subject, graph: fx.GraphModule, registry: FormulaReg
     return GraphRun(collector.calls_of, NodeBytes(memory.bytes, backward_memory.bytes), with_backward)
 
 
-def _matched(subject: Subject, registry: FormulaRegistry, graph_run: GraphRun, compares_facts: bool) -> ModelRun:
+def _matched(subject: Subject, registry: FormulaRegistry, graph_run: GraphRun, compares_facts: bool) -> MatchedRun:
     """Observe a run of the model, and match its calls to the calls of a symbolic graph.
 
     The model may make more calls than the graph, since a call that depends on no input, such as ``self.scale ** 2`` for a buffer, is
@@ -363,7 +373,7 @@ def _matched(subject: Subject, registry: FormulaRegistry, graph_run: GraphRun, c
     ``compares_facts``, since some facts are unknown on meta. Raises TraceError if the graph makes calls that the model does not make,
     or makes the model's calls in another order.
     """
-    observer = observed_run(subject, registry, new_stopwatch=observed_stopwatch_maker(subject.device))
+    observer = observe_on_own_tensors(subject, registry, new_stopwatch=observed_stopwatch_maker(subject.device))
     own_calls = [_comparable(call, compares_facts) for call in observer.calls if call.phase in PARTS[FORWARD]]
     call_ranges: dict[str, range] = {}
     end = 0
@@ -380,7 +390,7 @@ def _matched(subject: Subject, registry: FormulaRegistry, graph_run: GraphRun, c
             )
         end = first + len(wanted)
         call_ranges[name] = range(first, end)
-    return ModelRun(observer, call_ranges)
+    return MatchedRun(observer, call_ranges)
 
 
 def _comparable(call: Call, compares_facts: bool) -> tuple[Any, ...]:

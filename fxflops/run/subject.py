@@ -84,7 +84,11 @@ class Subject:
         self.bytes_before = accelerator.live if accelerator is not None and accelerator.has_statistics else 0
         unnamed, reached = parts_without_path(model)
         self.snapshot = Snapshot(
-            [*inventory.modules, *unnamed], (args, kwargs), request.counts_only, self.optimizer_objects, reached
+            [*inventory.modules, *unnamed],
+            (args, kwargs),
+            copies_on_write=request.counts_only,
+            objects=self.optimizer_objects,
+            reached=reached,
         )
         known_ids = {*map(id, self.state)}
         # Leaves outside the model's modules also get gradients, which must be restored.

@@ -13,7 +13,7 @@ from ..ops import BASE
 from ..records.tensors import spec_of
 from ..trace.memo import Memos
 from ..trace.source import modules_that_raised
-from .model_run import observed_run, run_model
+from .model_run import observe_on_own_tensors, run_model
 from .subject import Subject
 
 CONVS = nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
@@ -48,7 +48,7 @@ def _works(raised: Subject, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bo
         if subject.request.counts_only:
             run_model(subject, BASE, memos=Memos())
         else:
-            observed_run(subject, BASE)
+            observe_on_own_tensors(subject, BASE)
     except Exception:  # whatever a user's model raises
         return False
     finally:

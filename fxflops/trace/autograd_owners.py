@@ -44,7 +44,7 @@ class Owners:
     def own_nodes(self, owner: int, nodes: Iterable[Any]) -> None:
         """Do nothing."""
 
-    def owner_path(self, path: str, calls: Sequence[Call], is_gradient: bool = True) -> str:
+    def note_owner_and_path(self, path: str, calls: Sequence[Call], is_gradient: bool = True) -> str:
         """Return the path unchanged."""
         return path
 
@@ -117,7 +117,7 @@ class AutogradOwners(Owners):
                 if isinstance(node, BackwardCFunction):
                     node.metadata.setdefault(self._key, owner)
 
-    def owner_path(self, path: str, calls: Sequence[Call], is_gradient: bool = True) -> str:
+    def note_owner_and_path(self, path: str, calls: Sequence[Call], is_gradient: bool = True) -> str:
         """Return the module path of the backward call that is about to be appended to ``calls``: the path of its owner.
 
         A call without an owner gets ``path``. A call that computes no gradient (``is_gradient`` is False) gets its owner's path, but

@@ -78,4 +78,4 @@ class CallLog:
         phase = self._phase_now()
         if phase not in (BACKWARD, RECOMPUTE) or self._in_module():
             return phase, path
-        return phase, self._owners.owner_path(path, self.calls, phase == BACKWARD)
+        return phase, self._owners.note_owner_and_path(path, self.calls, phase == BACKWARD)

@@ -11,12 +11,12 @@ import torch
 class ChangeListener:
     """An observer calls these methods when a run is about to change tensors or optimizers. In this class, they do nothing.
 
-    A subclass that needs :meth:`before_write` must set ``saves_writes``. A run sets ``saves_steps`` to False if all optimizers that
+    A subclass that needs :meth:`before_write` must set ``saves_writes``. A run sets ``saves_optimizer_steps`` to False if all optimizers that
     step from then on have already been saved.
     """
 
     saves_writes = False
-    saves_steps = True
+    saves_optimizer_steps = True
 
     def before_write(self, value: Any, is_new: Callable[[torch.Tensor], bool]) -> None:
         """Called before a call that may write to the tensors in ``value``. ``is_new(tensor)``: a call of the run made the tensor.

@@ -11,15 +11,15 @@ from ..records.pairs import with_facts
 from ..torch_internals import DisableTorchFunction, disable_current_modes, is_fake
 
 
-def with_row(out: Any, indices_and_table: Sequence[Any]) -> Any:
+def with_row(out: Any, arguments: Sequence[Any]) -> Any:
     """Return the result of a lookup. If an index is out of range, add the fact ``row``: the index and the table's number of rows.
 
     Indices that are on meta or fake have no values, and are not checked.
     """
-    if len(indices_and_table) < 2 or not all(isinstance(tensor, torch.Tensor) for tensor in indices_and_table[:2]):
+    if len(arguments) < 2 or not all(isinstance(tensor, torch.Tensor) for tensor in arguments[:2]):
         return out
-    indices: torch.Tensor = indices_and_table[0]
-    rows: int = indices_and_table[1].shape[0]
+    indices: torch.Tensor = arguments[0]
+    rows: int = arguments[1].shape[0]
     if indices.is_floating_point() or indices.is_meta or is_fake(type(indices)) or not indices.numel():
         return out
     with DisableTorchFunction(), disable_current_modes():

@@ -88,12 +88,12 @@ HOLDS = "the shapes inside a sparse or nested tensor depend on values, and tenso
 class MetaMirror(ModelTensors):
     """The meta tensors of real tensors. Each real tensor has one meta tensor, as long as the real tensor lives.
 
-    ``state`` has the tensors of the model and its inputs. ``existed_before(tensor)`` returns whether any other tensor existed
-    before the run; ``before_write(value, is_new)`` must be called before a tensor with values changes; ``on_mirrored(tensor, meta)`` is
+    ``state`` has the tensors of the model and its inputs. ``is_in_snapshot(tensor)`` returns whether the snapshot saves any
+    other tensor; ``before_write(value, is_new)`` must be called before a tensor with values changes; ``on_mirrored(tensor, meta)`` is
     called for each new pair, ``on_stranger(tensor)`` for each tensor of unknown origin.
 
     ``unknown_origin`` turns True when a call takes a tensor that is not in the state, was not returned by an observed call, and
-    did not exist before the run. ``is_of_meta``: the state itself is on meta. ``meta_error`` is the text of the first error about meta
+    is not in the snapshot, such as a tensor in a closure. The run is then repeated with a dispatch mode. ``is_of_meta``: the state itself is on meta. ``meta_error`` is the text of the first error about meta
     tensors that a call raised in any thread, or "". ``registered`` has references to the tensors of known origin, by id, with the forms
     that :meth:`form` has read so far. ``shared_form(shape, stride, dtype, place)`` returns the shared form of all tensors with this metadata.
     """
@@ -102,7 +102,7 @@ class MetaMirror(ModelTensors):
     def __init__(
         self,
         state: Iterable[torch.Tensor],
-        existed_before: Callable[[torch.Tensor], bool] = lambda tensor: False,
+        is_in_snapshot: Callable[[torch.Tensor], bool] = lambda tensor: False,
         before_write: Callable[..., None] = lambda *_: None,
         shared_form: Callable[..., Form] | None = None,
     ) -> None:
@@ -114,7 +114,7 @@ class MetaMirror(ModelTensors):
         # The meta world sets these two functions, to update the run's live storages.
         self.on_mirrored: Callable[[torch.Tensor, torch.Tensor], None] = lambda *_: None
         self.on_stranger: Callable[[torch.Tensor], None] = lambda _: None
-        self._existed_before = existed_before
+        self._is_in_snapshot = is_in_snapshot
         self.before_write = before_write
         self._state = {id(tensor): tensor for tensor in state}
         self.is_of_meta = any(tensor.is_meta for tensor in self._state.values())
@@ -331,7 +331,7 @@ class MetaMirror(ModelTensors):
         for tensor in tensors_given(value):
             registered = self.registered.get(id(tensor))
             is_known = id(tensor) in self._state or (registered is not None and registered[0]() is tensor)
-            if not is_known and not self._existed_before(tensor):
+            if not is_known and not self._is_in_snapshot(tensor):
                 self.unknown_origin = True
                 self.on_stranger(tensor)
             if _is_on_meta(tensor):

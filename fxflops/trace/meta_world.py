@@ -184,9 +184,9 @@ class MetaWorld(World):
             self.answers = {}  # from now on answers differ between tensors
             self._device_answers.batch_sizes.append(out[1])
 
-    def spec_of_result(self, formula: Formula | None, indices_and_table: Any, out: Any) -> Any:
+    def spec_of_result(self, formula: Formula | None, arguments: Any, out: Any) -> Any:
         is_embedding = formula is not None and formula.op == EMBEDDING
-        return with_row(self.spec(out), indices_and_table) if is_embedding else self.spec(out)
+        return with_row(self.spec(out), arguments) if is_embedding else self.spec(out)
 
     def raised(self, error: Exception) -> None:
         """Note an error of the meta device: a model that catches the error takes a path that it would not take on real tensors."""

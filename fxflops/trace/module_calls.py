@@ -337,10 +337,12 @@ class ModuleCalls(ThreadPart):
                     key = recipe = None
                 if recipe is not None:
                     return self._skip_leaf(recipe, observed, settings, args, kwargs)
+        formula = self.formula_of(observed)
+        if key is None or formula is None or not is_torch_module(type(module)):
+            return self._call_module(observed, *args, **kwargs)
         before = self._learning.begin()
         out = self._call_module(observed, *args, **kwargs)
-        formula = self.formula_of(observed)
-        if key is not None and formula is not None and is_torch_module(type(module)):
+        if self.formula_of(observed) is formula:
             cls = type(module)
             self._learning.end(NewCall(key, formula, cls, cls, args, kwargs), before, out, scopes=1)
         return out

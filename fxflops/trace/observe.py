@@ -1,6 +1,6 @@
 """The observer: it sees every call that a model makes in a run, and records Calls and Scopes.
 
-The observer is a ``TorchFunctionMode`` plus hooks on the model's modules. A call of a function or method that has a formula is
+The observer has a ``TorchFunctionMode``, and hooks on the model's modules or, in a count, replacements for their calls. A call of a function or method that has a formula is
 recorded as one Call. So is a call of a leaf, i.e. of a module that has a formula. If a function has no formula, the calls inside
 it are recorded instead. The function mode sees these calls if the function is written in Python. Otherwise, a dispatch mode sees
 them as operators. Under vmap and the other functorch transforms, only operators get the full shapes, so the dispatch mode

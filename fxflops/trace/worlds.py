@@ -104,8 +104,8 @@ class World:
     def returned(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Note which tensors a call has returned, and which it has written to."""
 
-    def spec_of_result(self, formula: Formula | None, indices_and_table: Any, out: Any) -> Any:
-        """Return the spec of a result; for an embedding, ``indices_and_table`` are its first two arguments."""
+    def spec_of_result(self, formula: Formula | None, arguments: Any, out: Any) -> Any:
+        """Return the spec of a result. ``arguments`` are read only for an embedding: its indices and its table."""
         return spec_of(out)
 
     def raised(self, error: Exception) -> None:

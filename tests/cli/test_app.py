@@ -708,6 +708,7 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
         ("run model.py:with_args --batch 0", "--batch"),
         ("explain model.py:with_args fvcor thop", "unknown convention 'fvcor'"),
         ("explain model.py:with_args 4.5X", "'4.5X' is not a number with one of the units"),
+        ("explain model.py:with_args 4.5", "write the unit, such as 4.5G or 4.5M"),
         ("diff model.py:with_args", "Missing argument 'OTHER'"),
         ("diff none.json model.py:with_args", "file not found: 'none.json'"),
         ("check model.py:with_args", "no budget to check: give a limit (--max-flops"),

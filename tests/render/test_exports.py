@@ -96,9 +96,9 @@ def test_markdown() -> None:
     ]
 
 
-def test_a_small_model_in_a_paper_has_two_digits_beside_a_large_one() -> None:
+def test_a_small_model_in_a_paper_has_three_digits_beside_a_large_one() -> None:
     table = Table("t", COLUMNS[:2], (("large", 15_500_000_000), ("small", 4_123_456)))
-    assert "| large | 15.50 |\n| small | 0.0041 |" in str(table.to_markdown())
+    assert "| large | 15.50 |\n| small | 0.00412 |" in str(table.to_markdown())
     assert r"small & 4.12 \\" in str(replace(table, units="M").to_latex())
 
 

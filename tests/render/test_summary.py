@@ -186,9 +186,11 @@ def test_the_steps_of_several_models_are_their_calls(vit):
     steps = {
         f"{name} step {i}": StepTime(1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0) for i in (1, 2) for name in ("gan.g", "gan.d")
     }
-    assert "one call of one of 2 models" in " ".join(summary(replace(vit, steps=steps)).split())
+    text = " ".join(summary(replace(vit, steps=steps)).split())
+    assert "2 steps 1.00 s each a call of gan.g · median, 1.00-1.00" in text
+    assert "2 steps 1.00 s each a call of gan.d" in text
     of_one = {f"step {i}": StepTime(1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0) for i in (1, 2)}
-    assert "one call of" not in summary(replace(vit, steps=of_one))
+    assert "each a call of" not in summary(replace(vit, steps=of_one))
 
 
 def test_a_block_that_was_observed_for_long_is_said_to_be_too_long(vit):

@@ -198,7 +198,7 @@ def test_a_functions_own_backward_is_of_the_module_that_applied_it_and_takes_no_
 
 
 def test_outside_of_a_backward_pass_a_call_is_where_it_is_made() -> None:
-    assert AutogradOwners().owner_path("here", []) == "here"
+    assert AutogradOwners().note_owner_and_path("here", []) == "here"
 
 
 def test_a_function_that_makes_no_calls_is_of_the_first_call_after() -> None:
