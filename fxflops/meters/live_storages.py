@@ -423,7 +423,10 @@ class LiveStorages:
         return ref if ref is not None and ref() is storage else None
 
     def add_existing(self, named: Named, category: str) -> None:
-        """Track and label tensors that were alive when the run began but are found only now. Skip storages that are already tracked."""
+        """Track and label tensors that were alive when the run began. Skip storages that are already tracked.
+
+        If they are found only during the run, their storages are moved to the beginning of the log.
+        """
         named, first = [*named], len(self.memory_log.storages)
         self.add_all([tensor for _, tensor in named])
         self.label(named, category)

@@ -196,7 +196,7 @@ class Block:
     # While the block runs
 
     def begin_iteration(self, number: int) -> None:
-        """Record the iteration of the user's loop with this number, from now on."""
+        """Record the iteration of the user's loop with this number, from now on. The first call turns the observer on, also without a loop."""
         observer = self._observer
         if self._while_on is None:
             self._turn_on()

@@ -118,7 +118,7 @@ class AutogradOwners(Owners):
                     node.metadata.setdefault(self._key, owner)
 
     def note_owner_and_path(self, path: str, calls: Sequence[Call], is_gradient: bool = True) -> str:
-        """Return the module path of the backward call that is about to be appended to ``calls``: the path of its owner.
+        """Note the owner of the backward call that is about to be appended to ``calls``, and return the owner's module path.
 
         A call without an owner gets ``path``. A call that computes no gradient (``is_gradient`` is False) gets its owner's path, but
         is not recorded in ``owner_of``.

@@ -50,7 +50,9 @@ class CallLog:
         self, formula: Formula | None, target: Any, call_specs: CallSpecs, path: str, seconds: float,
         settings: ModuleSettings | None = None, keeps_path: bool = False, origin: str = "",
     ) -> Operation:  # fmt: skip
-        """Record a call made in the module at ``path``, and return the call's operation; ``settings`` are a leaf module's settings.
+        """Record an observed call made in the module at ``path``: make its operation, phase and path, then :meth:`add` it.
+
+        Returns the operation. ``settings`` are a leaf module's settings.
 
         ``formula`` only gives the operation its name: the count looks up the formula of ``target`` again.
 
@@ -66,14 +68,15 @@ class CallLog:
     def add(
         self, operation: Operation, path: str, seconds: float | None, phase: str, origin: str = "", site: str = ""
     ) -> None:
-        """Append a call to the run's calls. No other code appends to them; the backward of a library's function adds its seconds later."""
+        """Append a call whose operation, phase and path are known. No other code appends calls; the backward of a library's function adds its
+        seconds later."""
         self.calls.append(tuple.__new__(Call, (operation, path, "", site, seconds, phase, origin)))
 
     def phase_and_path(self, path: str) -> tuple[str, str]:
         """Return the phase and the path of the next call, which the module at ``path`` makes.
 
         Outside all modules, a call in the backward pass (a gradient or a recomputation) belongs to the module whose autograd
-        node is running.
+        node is running. Gradients are then noted as calls of that node's owner.
         """
         phase = self._phase_now()
         if phase not in (BACKWARD, RECOMPUTE) or self._in_module():

@@ -26,6 +26,9 @@ class FakeWorld(ProfiledWorld):
 
     The mode that remembers the results must be the innermost mode when a run begins. The record of an operator depends only on the operator's key in
     ``results``, except for phase, module and memory.
+
+    Functions are observed anew in each call, although a ProfiledWorld has a memo for them: the rank's mode is a second dispatch mode, and
+    ``prepare_memo`` allows the memo of functions only under one.
     """
 
     def __init__(self, device: torch.device | None, results: FakeResults) -> None:
@@ -58,7 +61,8 @@ class FakeWorld(ProfiledWorld):
 
 
 def results_on() -> FakeResults | None:
-    """Return the ``results`` of the innermost dispatch mode; None if that mode has no results."""
+    """Return the ``results`` of the innermost dispatch mode; None if that mode has no results. The mode of a simulated rank has them
+    (``distributed/rank_mode.py``)."""
     modes = get_current_dispatch_mode_stack()
     results = getattr(modes[-1], "results", None) if modes else None
     return results if isinstance(results, FakeResults) else None

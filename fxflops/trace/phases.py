@@ -46,7 +46,7 @@ class Phases:
     An optimizer's step reports itself to torch's profiler by two operators, which are observed here. A closure called in a step is
     not part of the step. ``change_listener`` is told when an optimizer's step begins and ends, ``times`` also when a backward pass does.
     ``code_that_calls`` is the code of the function of fxflops that calls the model, whose callers are not part of the run; None if
-    the user's own code calls the model. ``called_backward``: the observed code has called ``loss.backward()``.
+    the user's own code calls the model. If that function is not running, e.g. in an optimizer's step, all callers are searched. ``called_backward``: the observed code has called ``loss.backward()``.
     """
 
     def __init__(

@@ -37,14 +37,17 @@ class Recording(ThreadPart):
     def record(
         self, formula: Formula | None, target: Any, call_specs: CallSpecs, seconds: float, origin: str = ""
     ) -> None:
-        """Record a call that ran in the innermost module."""
+        """Record a call that was observed, in the innermost module: make its operation, and end its list of operators."""
         if self._stack.open:
             self._stack.open[-1].inside += seconds
         self._state.call_operators.clear()
         self._call_log.call(formula, target, call_specs, self._state.innermost_path(), seconds, origin=origin)
 
     def add_repeated(self, operation: Operation, path: str, seconds: float | None, origin: str, owned: Any) -> None:
-        """Record a call whose operation is known. ``owned`` has the result, and the arguments, which the call may have written to."""
+        """Record a call whose operation is known. ``owned`` has the result, and the arguments, which the call may have written to.
+
+        Not called in a backward pass, where no world's ``prepare_memo`` allows the memo, so the call's path needs no owner.
+        """
         # A run without the dispatch mode has no backward pass.
         phase = self._phases.now() if self._world.observe_dispatch else FORWARD
         self._call_log.add(operation, path, seconds, phase, origin)

@@ -86,7 +86,8 @@ class World:
     # Arguments and results
 
     def spec(self, value: Any) -> Any:
-        """Return the value with a spec in place of each tensor, as ``spec_of`` does. Tensors of the same form may share one spec."""
+        """Return the value with a spec in place of each tensor, as ``spec_of`` does. Tensors of the same form may share one spec,
+        which only saves time and memory."""
         return spec_of(value)
 
     def answer(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
