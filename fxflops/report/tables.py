@@ -42,8 +42,8 @@ LINES = (
 BY_CONVENTION = (
     Column("convention", "convention"),
     Column("flops", "total", "flops"),
-    Column("unit", "the tool says"),
-    Column("per_mac", "per multiply-accumulate", "number"),
+    Column("unit", "unit"),
+    Column("per_mac", "per MAC", "number"),
     Column("missing", "missing", "number"),
 )
 PARTS = (
@@ -299,7 +299,7 @@ def convention_table(counted_runs: Sequence[CountedRun], near: float | None) -> 
     if near is not None:
         if not near > 0:
             raise InputError(f"near must be a number above 0, such as 4.5e9; got {near!r}")
-        columns = (*columns, Column("difference%", f"% off {readable(near)}", "%"))
+        columns = (*columns, Column("difference%", "% off", "%"))
         rows = [(*row, 100 * (row[1] - near) / near) for row in sorted(rows, key=lambda row: abs(row[1] - near))]
     notes = () if near is None else (_verdict(rows, near),)
     table = Table("conventions", columns, tuple(rows), provenance=counted_runs[0].provenance, notes=notes)
