@@ -180,7 +180,7 @@ class LayerInfo:
         return f"{sum(leaf.macs for leaf in leaves):,}"
 
     def num_params_to_str(self, reached_max_depth: bool) -> str:
-        """Return the number of parameters as text. Rows above the maximum depth, except leaves, omit parameters of the rows below."""
+        """Return the number of parameters as text. A row leaves out the parameters of its children, unless it is a leaf or at the maximum depth."""
         if self.num_params == 0:
             return NONE
         if self.is_recursive:

@@ -67,7 +67,9 @@ def by_name(models: Sequence[str], names: str | None) -> dict[str, str]:
     by_row = dict(zip(rows, models, strict=True))
     if len(by_row) < len(rows):
         twice = next(row for i, row in enumerate(rows) if row in rows[:i])
-        raise InputError(f"two rows have the name {twice}: give a model once, or different --names")
+        raise InputError(
+            f"two rows have the name {twice}: list each model only once, or give each row its own name with --names"
+        )
     return by_row
 
 

@@ -40,7 +40,7 @@ def profile(
         Path,
         typer.Argument(
             metavar="SCRIPT",
-            help="A Python file. Arguments after the file name are passed to the script: put the options below before the file name.",
+            help="A Python file. Arguments after the file name go to the script, so the options below must come before it.",
         ),
     ],
     *,

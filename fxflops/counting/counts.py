@@ -158,7 +158,7 @@ class _Counts:
         key = _key_of(operation, self.convention.rows)
         if key is not None and key not in self.rows:
             row = formula_for([key], self.convention.rows[key], formula.op)
-            # The row of a module class is applied to calls of the module: to operations, not to modules.
+            # A module class's row applies to the operation of the module's call, not to the module itself.
             self.rows[key] = replace(row, style="op") if row.is_ours else row
         return self.rows.get(key)
 

@@ -50,7 +50,7 @@ def as_model(
     module, a list of modules, or a mapping from names to modules. For a module's method, or a ``functools.partial`` of the method, paths
     start at that module.
 
-    Raises InputError for a class and for anything that cannot be called. The error also has the types ``kinds`` (default: TypeError).
+    Raises InputError for a class and for anything that cannot be called. The error is also an instance of each class in ``kinds`` (default: TypeError).
     """
     kinds = kinds or (TypeError,)
     model = opened_model(model, *kinds)

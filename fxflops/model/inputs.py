@@ -33,8 +33,8 @@ PERIOD = 32_749
 def checked_model(model: Any, *kinds: type[Exception]) -> nn.Module:
     """Return the model without its ``torch.compile`` wrapper, since the model is counted as written.
 
-    Raises InputError, with the correct argument, for anything that is not an ``nn.Module`` instance. The error also has the types
-    ``kinds`` (default: TypeError).
+    Raises InputError, with the correct argument, for anything that is not an ``nn.Module`` instance. The error is also an instance
+    of each class in ``kinds`` (default: TypeError).
     """
     if not isinstance(model, nn.Module):
         if is_program(model):
@@ -49,7 +49,7 @@ def checked_model(model: Any, *kinds: type[Exception]) -> nn.Module:
 def opened_model(model: Any, *kinds: type[Exception]) -> Any:
     """If ``model`` is a torch.export program, or the path of a file or folder, return its model as a module. Return any other value unchanged.
 
-    Raises InputError for a path that does not exist. The error also has the types ``kinds`` (default: TypeError).
+    Raises InputError for a path that does not exist. The error is also an instance of each class in ``kinds`` (default: TypeError).
     """
     if isinstance(model, (str, PathLike)):
         if not Path(model).expanduser().exists():

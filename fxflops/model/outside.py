@@ -64,7 +64,9 @@ class Outside:
         self._classes: list[tuple[type, dict[str, Any]]] = []
         self._globals: list[tuple[dict[str, Any], str, Any]] = []
         self._cached: list[tuple[Any, int]] = []  # functions with an lru_cache, and how many results they have computed
-        self._empty: list[dict[str, Any]] = []  # the attributes of functions that have none: nearly all functions
+        self._empty: list[
+            dict[str, Any]
+        ] = []  # the empty attribute dicts of functions: nearly all functions have no attributes
         self._names = {"forward"}  # the names of the methods and classes that may be called
         self._uncalled: dict[str, list[Any]] = {}  # other methods, by the name by which code would call them
         self._seen: set[int] = set()

@@ -13,7 +13,9 @@ Trait = set[Any]
 # Reads and writes
 LOOKUPS: Trait = set()  # only the indexed elements are read
 OVERWRITES: Trait = set()  # the first argument is written, but not read
-UNREAD: Trait = set()  # only the first argument's shape matters, or its copy is overwritten
+UNREAD: Trait = (
+    set()
+)  # the first argument's values do not matter: only its shape is used, or a copy of it is overwritten
 MAYBE_NOTHING: Trait = set()  # may return its argument unchanged
 COPIES: Trait = set()  # the result is uninitialized if the argument is
 SHARING: Trait = set()  # exposes a tensor's memory, so that other code can write to it unseen

@@ -100,7 +100,7 @@ class _Builder:
         """Put every node into its box, add the edges between boxes, and return the root box."""
         flows: dict[
             str, dict[str, str]
-        ] = {}  # for each node: the names of the nodes whose values the node passes on, with the tensors
+        ] = {}  # for each node: the nodes whose values it passes on, by name, and these values' tensors
         kept: dict[str, tuple[list[str], list[Box]]] = {}
         for node in self._nodes:
             sources = {name: out for each in node.inputs for name, out in flows.get(each, {}).items()}

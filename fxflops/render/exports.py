@@ -212,7 +212,7 @@ class Table(Tabular):
         return self
 
     def without_empty_columns(self, but: Collection[str] = ()) -> Table:
-        """Return the table without its empty columns; empty columns in ``but`` are kept. The result omits no column to save width."""
+        """Return the table without its empty columns; empty columns in ``but`` are kept. No further column is dropped, however wide the table is."""
         full = {*self._used()}
         used = [i for i, column in enumerate(self.columns) if i in full or column.key in but]
         rows = tuple(tuple(row[i] for i in used) for row in self.rows)

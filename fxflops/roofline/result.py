@@ -158,7 +158,7 @@ class Roofline(Tabular):
         return self.total.bound_seconds
 
     def by_bound(self) -> Rows[Row]:
-        """Return the sums of the calls for each limiting ceiling. The ceiling that sets a call's bound is "compute", "memory", "launch" or
+        """Group the calls by the ceiling that limits them, and return the totals of each group. The ceiling that sets a call's bound is "compute", "memory", "launch" or
         "nothing"."""
         rows = _grouped(self.rows, lambda row: [row.binds])
         return _as_rows({kind: rows[kind] for kind in (*KINDS, NOTHING) if kind in rows}, "kinds", self.provenance)

@@ -392,7 +392,7 @@ def _optimizer_step(subject: Subject, requested: OptimizerLike, observer: Observ
     An optimizer without state first steps once without being observed, since the first step creates the state. Tensors that the
     optimizer creates are on the CPU, even if the default device is meta, since optimizers such as Adam read their step count.
 
-    The state that remains after a step and ``zero_grad`` is in memory from the beginning of the observed step. All other memory of the
+    If some state remains after a step followed by ``zero_grad``, it is in memory from the beginning of the observed step. All other memory of the
     step is temporary, e.g. per-example gradients stored on the parameters, or state that replaces the previous state.
     """
     storages, world = observer.instruments.storages, observer.instruments.world

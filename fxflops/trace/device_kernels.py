@@ -1,7 +1,7 @@
 """Run composite functions on the meta device with the kernels that torch would choose on the target device.
 
 On a real device ``scaled_dot_product_attention`` runs a fused kernel if a fused kernel supports its arguments, and an LSTM runs a
-oneDNN or cuDNN kernel. On meta both functions run plain matrix products, whose intermediate and saved tensors differ. On a GPU,
+oneDNN or cuDNN kernel. On meta both functions run plain matrix products, with other intermediate and saved tensors than those kernels. On a GPU,
 dropout saves a boolean mask, while the CPU and meta save the scaled mask in the input's dtype. On a GPU, RMS norm and an LSTM
 cell each run a single kernel, and softmax reads half precision without a cast.
 """
