@@ -65,7 +65,7 @@ def entries() -> dict[str, Any]:
 
     # The wrappers of random operators save the generator's state in a tensor, which would count as the operator's memory.
     torch.testing._utils.freeze_rng_state = contextlib.nullcontext
-    # For each sample, this reads the source of all frames on the stack to find a unittest method. There is none here.
+    # For each sample, this reads the source of all frames on the stack to find a unittest method. No unittest runs here.
     common_utils.extract_test_fn = core.extract_test_fn = lambda: None
     found: dict[str, Any] = {}
     for database, infos in {

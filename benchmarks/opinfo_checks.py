@@ -246,7 +246,7 @@ class Checked:
         self._memory(report, backward=True)
 
     def _mapped(self, report: Report) -> None:
-        """Under vmap, MACs must be COPIES times those of one call. FLOPs may differ, because vmap decomposes some operators."""
+        """Under vmap, MACs must be COPIES times the MACs of one call. FLOPs may differ, because vmap decomposes some operators."""
 
         def make() -> Made:
             model, args, kwargs = self.case.make()

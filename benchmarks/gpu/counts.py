@@ -625,7 +625,7 @@ KINDS_OF_DIFFERENCES = {
 
 
 def kind_of(row: Row) -> str:
-    """Return the first kind in KINDS_OF_DIFFERENCES that fits a case's differences; "" if there are none."""
+    """Return the first kind in KINDS_OF_DIFFERENCES that fits a case's differences; "" for a case without differences."""
     ways = row["ways"]
     if not row["differences"]:
         return ""

@@ -1,7 +1,7 @@
 """Check failures and unusual runs on a GPU: out of memory, errors, threads, streams, graphs, processes.
 
 Each case checks a claim. ``checked`` states the claim, ``held`` says whether it holds, and ``seen`` has the observations. A claim that
-does not hold gets a row like any other. ``held`` is None if the machine cannot check it, e.g. for lack of a second device.
+does not hold gets its row, too. ``held`` is None if the machine cannot check it, e.g. for lack of a second device.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def seconds_of(results: list[dict[str, Any]]) -> float:
 
 
 def details(title: str, results: list[dict[str, Any]], outcome: str) -> list[str]:
-    """Return a section with the tests that have this outcome, each with its last lines; an empty list if there are none."""
+    """Return a section with the tests that have this outcome, each with its last lines. Return an empty list if no test has it."""
     chosen = [result for result in results if result["outcome"] == outcome]
     lines = ["", f"## {title}", ""] if chosen else []
     # Several workers may report the same uncollected file: list it once.

@@ -506,7 +506,7 @@ def fit_rope(values: Values, before: Values) -> None:
 def model_class(name: str, config: PreTrainedConfig) -> type[PreTrainedModel]:
     """Return the class to build: from AutoModel, otherwise from another auto class.
 
-    If there is none, take the last class in the modeling file that takes this config.
+    Otherwise, take the last class in the modeling file that takes this config.
     """
     if name in CLASSES:
         return getattr(transformers, CLASSES[name])  # type: ignore[no-any-return]
@@ -710,7 +710,7 @@ def setting(config: PreTrainedConfig, *names: str) -> Any:
     return next((v for name in names if (v := getattr(config, name, None)) is not None), None)
 
 
-# By model type: inputs of the forward that add to, or replace, those of the rules. None removes an input.
+# By model type: inputs of the forward. They add to the inputs of the rules or replace them; None removes an input.
 INPUTS: dict[str, Callable[[Any], Values]] = {
     "audio-spectrogram-transformer": lambda m: {"input_values": x(1, m.config.max_length, m.config.num_mel_bins)},
     "autoformer": lambda m: series(m.config),

@@ -201,8 +201,8 @@ def run(
     """Run a model on random inputs and show its FLOPs, time and memory, module by module.
 
     If MODEL is a report saved as JSON, show that report. With several models, or with --columns but neither --tree nor --table, show one
-    table, with one row per model. If --device names a card, the model is counted for the card but not run. The last line then says whether the model fits in
-    the card's memory. Under torchrun, FILE.py:FUNCTION may parallelize the model: rank 0 then shows its own report and a report of all
+    table, with one row per model. If --device names a card, the model is counted for the card but not run. The last line then says whether
+    the model fits in the card's memory. Under torchrun, FILE.py:FUNCTION may parallelize the model: rank 0 then shows its own report and a report of all
     ranks.
     """
     is_compared = len(models) > 1 or (shown.columns is not None and not (shown.tree or shown.table))

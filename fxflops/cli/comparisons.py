@@ -43,16 +43,15 @@ def reports_of(models: Mapping[str, str], asked: Asked, timed: Mapping[str, Any]
 
     Raises InputError before any model runs if a file is missing, or if a model cannot be loaded or has no inputs.
     """
-    reports = {name: report_of(path, asked.of_saved(), None) for name, path in models.items() if is_saved(path)}
-    unsaved = [model for model in models.values() if not is_saved(model)]
+    saved = {name: report_of(model, asked.of_saved(), None) for name, model in models.items() if is_saved(model)}
+    unsaved = [model for name, model in models.items() if name not in saved]
     if len(unsaved) > 1:
         from .runs import check_loads
 
-        for model in sorted(
-            unsaved, key=is_from_a_library
-        ):  # files of the user first: their mistakes are the most likely
+        # The user's own files come first, since they are the most likely to be wrong.
+        for model in sorted(unsaved, key=is_from_a_library):
             check_loads(model, asked)
-    return {name: reports.get(name) or report_of(model, asked, timed) for name, model in models.items()}
+    return {name: saved.get(name) or report_of(model, asked, timed) for name, model in models.items()}
 
 
 def by_name(models: Sequence[str], names: str | None) -> dict[str, str]:

@@ -94,8 +94,6 @@ def check_loads(name: str, asked: Asked) -> None:
         try:
             subject(name, asked, True, counts=True, tell=lambda line: None)
         except InputError as error:
-            if "has no default inputs" in str(error):
-                raise InputError(f"{error}\n  options for inputs apply to every model") from None
             if error.__cause__ is None and not _is_of_meta(error):
                 raise
 
@@ -310,7 +308,7 @@ def _none_wanted(name: str, model: nn.Module) -> tuple[Given, ...]:
     raise InputError(
         f"{name} has no default inputs: give --input 1,3,224,224, --input NAME=1,80,3000 or --input-ids 1,128\n"
         f"  {class_name(model)}.forward takes ({names}); an entry of a dict is --input NAME.KEY=SHAPE;\n"
-        "  the function in FILE.py:NAME may also return (model, inputs)"
+        "  the function in FILE.py:NAME may also return (model, inputs); with several models, the options apply to each"
     )
 
 

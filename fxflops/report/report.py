@@ -387,7 +387,8 @@ class Report(View):
         >>> print(report.by_convention(near=4.5e9))  # doctest: +SKIP
         """
         conventions: list[str | Convention] = [BASE_MACS, *CONVENTIONS]
-        return convention_table([self.recount(each)._counted_run for each in conventions], near)
+        report = self._with_torch()  # once: a report from a file would be read again for each recount
+        return convention_table([report.recount(each)._counted_run for each in conventions], near)
 
     def by_module_and_operator(self, phase: str = "forward") -> Rows[Rows[OperatorRow]]:
         """For each module path, return a row of sums for each operator that is called in the module or in the modules below it."""

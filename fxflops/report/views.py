@@ -13,7 +13,7 @@ from ..counting.counted_run import CountedRun
 from ..counting.rollup import Sums, by_operator, items_of, sums_of, together
 from ..counting.steps import captured, outside, unobserved, unsteady
 from ..counting.uncounted import recipe
-from ..records import FORWARD, OUTSIDE, Counted, Spec, grouped, prefixes, specs_in
+from ..records import FORWARD, OUTSIDE, Spec, grouped, prefixes, specs_in
 from ..records import PARTS as OF_PHASE
 from ..render.columns import MODULES, Column, module_values, titled
 from ..render.data import Summary, TreeRow
@@ -92,8 +92,8 @@ def tree_row(counted_run: CountedRun, phase: str, with_shapes: bool = True) -> T
     """
     run = counted_run.run
     modules = checked_modules(counted_run, phase)
-    outside_calls = outside(run, counted_run.counted, phase)
-    own_work = _own_work(counted_run, phase, outside_calls)
+    outside_work = sums_of((item.op, item.sums) for item in items_of(outside(run, counted_run.counted, phase)))
+    own_work = _own_work(counted_run, phase, outside_work)
     scopes = grouped((scope.path, scope) for scope in run.scopes)
     calls_shown = scopes if with_shapes else {}
     children = grouped((path.rpartition(".")[0], path) for path in modules if path)
@@ -128,15 +128,16 @@ def tree_row(counted_run: CountedRun, phase: str, with_shapes: bool = True) -> T
             children=tuple(map(row_at, children.get(path, ()))),
         )
 
-    return _with_outside(row_at("")._replace(cls=run.model), outside_calls)
+    return _with_outside(row_at("")._replace(cls=run.model), outside_work)
 
 
-def _own_work(counted_run: CountedRun, phase: str, outside_calls: Sequence[Counted]) -> dict[str, dict[str, Sums]]:
-    """For each module path, return the sums of each operator that the module calls directly. Calls outside the model are not the root's."""
+def _own_work(counted_run: CountedRun, phase: str, outside_work: Mapping[str, Sums]) -> dict[str, dict[str, Sums]]:
+    """For each module path, return the sums of each operator that the module calls directly. The root's sums exclude the operators outside
+    the model (``outside_work``)."""
     work: dict[str, dict[str, Sums]] = {}
     for (path, op), sums in sums_of(((item.path, item.op), item.sums) for item in counted_run.items(phase)).items():
         work.setdefault(path, {})[op] = sums
-    for op, sums in sums_of((item.op, item.sums) for item in items_of(outside_calls)).items():
+    for op, sums in outside_work.items():
         if op in (of_root := work.get("", {})):
             of_root[op] = _minus(of_root[op], sums)
     return work
@@ -174,11 +175,10 @@ def _named(work: Mapping[str, Sums]) -> dict[str, int]:
     }
 
 
-def _with_outside(root: TreeRow, outside_calls: Sequence[Counted]) -> TreeRow:
-    """Return the root with a separate row for calls outside the model. The numbers of these calls are not in the root's own work."""
-    if not outside_calls:
+def _with_outside(root: TreeRow, work: Mapping[str, Sums]) -> TreeRow:
+    """Return the root with a separate row for the operators outside the model, whose sums are ``work``. The root's own work excludes them."""
+    if not work:
         return root
-    work = sums_of((item.op, item.sums) for item in items_of(outside_calls))
     sums = together([*work.values()])
     row = TreeRow(
         work_name("outside", _named(work)),
