@@ -506,7 +506,7 @@ def fit_rope(values: Values, before: Values) -> None:
 def model_class(name: str, config: PreTrainedConfig) -> type[PreTrainedModel]:
     """Return the class to build: from AutoModel, otherwise from another auto class.
 
-    Otherwise, take the last class in the modeling file that takes this config.
+    If no auto class has one, take the last class in the modeling file that takes this config.
     """
     if name in CLASSES:
         return getattr(transformers, CLASSES[name])  # type: ignore[no-any-return]
