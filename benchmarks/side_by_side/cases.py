@@ -189,15 +189,15 @@ def zoo_names(library: str) -> Iterator[Case]:
     yield from ((name, None) for name in zoo.names())
 
 
-def of_zoo(library: str, ways: str, name: str, data: Any) -> Ways:
+def of_zoo(library: str, name: str, data: Any) -> Ways:
     from .facts import ways_of
 
     zoo = importlib.import_module(f"benchmarks.models.{library}_zoo")
-    return ways_of(*zoo.build(name), torch.optim.AdamW, ways)
+    return ways_of(*zoo.build(name), torch.optim.AdamW)
 
 
-def zoo(library: str, ways: str) -> Set:
-    return Set(partial(zoo_names, library), partial(of_zoo, library, ways))
+def zoo(library: str) -> Set:
+    return Set(partial(zoo_names, library), partial(of_zoo, library))
 
 
 SETS = {
@@ -205,9 +205,9 @@ SETS = {
     "odd": Set(odd_names, odd),
     "programs": Set(program_names, program),
     "ranks": Set(rank_names, ranks),
-    "timm": zoo("timm", "count train"),
-    "torchvision": zoo("torchvision", "count train"),
-    "transformers": zoo("transformers", "count train analyze profile"),
-    "diffusers": zoo("diffusers", "count train analyze profile"),
-    "menagerie": zoo("menagerie", "count train"),
+    "timm": zoo("timm"),
+    "torchvision": zoo("torchvision"),
+    "transformers": zoo("transformers"),
+    "diffusers": zoo("diffusers"),
+    "menagerie": zoo("menagerie"),
 }

@@ -201,7 +201,6 @@ def ways_of(
     args: Any,
     kwargs: Any,
     optimizer: Any = None,
-    wanted: str = "count train analyze profile",
     **settings: Any,
 ) -> dict[str, Way]:
     """Return the ways to get a report of a model, by name. Ways that change the model's state come last."""
@@ -223,10 +222,9 @@ def ways_of(
             del out, roots
         return profile.report
 
-    ways: dict[str, Way] = {
+    return {
         "count": count,
         "train": functools.partial(count, **{"mode": "train", **settings}, backward=True, optimizer=optimizer),
         "analyze": functools.partial(fxflops.analyze, model, args, kwargs, repeats=0, progress=False, **settings),
         "profile": profiled,
     }
-    return {way: ways[way] for way in wanted.split()}

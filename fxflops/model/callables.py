@@ -76,7 +76,7 @@ def as_model(
     unnamed = unique(module for module in reached_modules if id(module) not in root_ids)
     # Reports and errors show a model's class name, so name the class after the callable, as torch.fx does for a GraphModule.
     cls = type(name_of(model), (Called,), {})
-    called: nn.Module = cls(as_function(model), roots, search.reached, unnamed, search.classes)
+    called: nn.Module = cls(as_function(model), roots, search.reachable, unnamed, search.classes)
     return called
 
 
@@ -148,7 +148,7 @@ def _gone(*args: Any, **kwargs: Any) -> None:
 
 def parts_without_path(model: nn.Module) -> tuple[list[nn.Module], list[Any]]:
     """Return the modules and objects of a callable that must be restored but have no module path. For a model, both lists are empty."""
-    return (model.unnamed, model.reached) if isinstance(model, Called) else ([], [])
+    return (model.unnamed, model.reachable) if isinstance(model, Called) else ([], [])
 
 
 def modules_of_frame(frame: FrameType | None) -> dict[str, nn.Module]:
@@ -186,13 +186,13 @@ class Search:
     """A breadth-first search for everything that is reachable from a callable. The search runs no user code.
 
     ``modules`` are pairs of a path and a module. A path consists of the names of variables, attributes and keys that lead from the callable
-    to the module. Names of functions on the way are left out. ``reached`` is everything else whose state may change: objects, containers,
+    to the module. Names of functions on the way are left out. ``reachable`` is everything else whose state may change: objects, containers,
     tensors, variables. ``classes`` maps the paths of objects to the names of their classes.
     """
 
     def __init__(self, called: Any) -> None:
         self.modules: list[tuple[Path, nn.Module]] = []
-        self.reached: list[Any] = []
+        self.reachable: list[Any] = []
         self.classes: dict[str, str] = {}
         self._seen: dict[int, Any] = {}
         self._queue = deque[tuple[Path, Any, int, type | None]]()
@@ -256,7 +256,7 @@ class Search:
         if issubclass(kind, nn.Module):
             self.modules.append((path, original_of(value)))
         elif issubclass(kind, (torch.Tensor, torch.Generator)):
-            self.reached.append(value)
+            self.reachable.append(value)
         elif kind is FunctionType:
             self._visit_function(path, value, depth, owner)
         elif kind is MethodType:
@@ -271,12 +271,12 @@ class Search:
         elif kind is torch.ScriptMethod:
             self._enter(path, script_module_of(value), depth)
         elif not (issubclass(kind, ENDS) or is_torchs_subclass(kind) or str(kind.__module__).startswith(INTERNAL)):
-            self.reached.append(value)
+            self.reachable.append(value)
             self.classes.setdefault(".".join(map(_as_name, path)), kind.__name__)
             for name, content in _contents_of(value):
                 self._enter((*path, name), content, depth + 1)
             if (attributes := attributes_in(value)) is not None:
-                self.reached.append(attributes)
+                self.reachable.append(attributes)
 
     def _visit_function(self, path: Path, function: FunctionType, depth: int, owner: type | None) -> None:
         for name in ("__wrapped__", "_torchdynamo_orig_callable"):  # the decorated function
@@ -286,7 +286,7 @@ class Search:
             return
         parent = path[:-1]
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-            self.reached.append(cell)
+            self.reachable.append(cell)
             self._enter((*parent, name), value_at(CELL, cell), depth + 1)
         parameters = code.co_varnames[: code.co_argcount]
         defaults = function.__defaults__ or ()
@@ -295,11 +295,11 @@ class Search:
         for name, value in (*arguments, *vars(function).items()):
             self._enter((*parent, name), value, depth + 1)
         if vars(function):
-            self.reached.append(vars(function))
+            self.reachable.append(vars(function))
         if depth and is_installed(code.co_filename):
             return  # the globals of a library contain no user modules
         names, file_globals = _names_in(code), function.__globals__
-        self.reached += [Variable(file_globals, name) for name in names_of(code).rebound]
+        self.reachable += [Variable(file_globals, name) for name in names_of(code).rebound]
         for name in [name for name, is_global in names.items() if is_global and name in file_globals]:
             self._enter_global((*parent, name), file_globals[name], names, depth)
         if owner is not None:

@@ -72,7 +72,7 @@ class Called(nn.Module):
     path "", and the paths of all modules start at this module. The wrapper has no hooks and no calls, because :func:`modules_of` does not
     list it among the model's modules. Operations outside all modules have the path "".
 
-    ``reached`` are all other reachable objects whose state a run may change, such as the callable's closure or an
+    ``reachable`` are all other reachable objects whose state a run may change, such as the callable's closure or an
     optimizer. ``unnamed`` are modules that are reachable but are neither roots nor inside a root. Unnamed modules exist only if the user
     passed ``models``.
     """
@@ -81,13 +81,13 @@ class Called(nn.Module):
         self,
         function: Callable[..., Any],
         roots: Mapping[str, nn.Module],
-        reached: Iterable[Any] = (),
+        reachable: Iterable[Any] = (),
         unnamed: Iterable[nn.Module] = (),
         classes: Mapping[str, str] | None = None,
     ) -> None:
         """``classes`` maps the path of an object that contains modules to the name of the object's class."""
         super().__init__()
-        self.roots, self.reached, self.unnamed = roots, [*reached], [*unnamed]
+        self.roots, self.reachable, self.unnamed = roots, [*reachable], [*unnamed]
         attributes = vars(self)  # assigning an attribute would register a module as a child
         attributes["forward"] = function
         if (root_module := roots.get("")) is not None:

@@ -67,9 +67,8 @@ class Snapshot:
     The bytes of a parameter are copied only when it is passed to :meth:`before_write`. :meth:`before_write` is called before a call writes
     to the parameter's memory or shares this memory. With ``copies_on_write`` this applies to all tensors, until :meth:`keep_all`.
 
-    ``objects`` are further objects whose attributes and items are restored. The objects below them, and the values of their tensors,
-    are not restored. ``reached`` are more objects whose attributes and items are restored. ``reached`` also has tensors that are restored
-    if a call writes to them.
+    ``objects`` and ``reachable`` are further objects whose attributes and items are restored, but not the objects below them. Tensors in
+    ``reachable`` are restored if a call writes to them, tensors in ``objects`` are not.
     """
 
     @hidden_from_modes
@@ -79,7 +78,7 @@ class Snapshot:
         inputs: Any,
         copies_on_write: bool = False,
         objects: Iterable[Any] = (),
-        reached: Iterable[Any] = (),
+        reachable: Iterable[Any] = (),
     ) -> None:
         # Flat lists for speed: a single pass compares all attributes, and the garbage collector visits few objects.
         self._modules = [*modules]
@@ -89,7 +88,7 @@ class Snapshot:
         self._scripts: list[tuple[nn.Module, dict[str, Any]]] = []
         hooks: list[dict[Any, Any]] = []
         sets: list[set[str]] = []
-        reached = [*reached]
+        reachable = [*reachable]
         attribute_values: list[Any] = []  # values of the attributes that nn.Module itself does not have
         parameters: list[nn.Parameter | None] = []
         tensors: list[torch.Tensor | None] = []
@@ -140,18 +139,18 @@ class Snapshot:
             if not issubclass(kind, torch.Tensor):
                 self._places += [(place, part, value_at(place, part)) for place in places_in(part)]
         self._containers += [value for value in compress(searched, are_plain) if type(value) is list]
-        for reachable in (*objects, *reached):
-            if issubclass(type(reachable), KEPT):
-                self._containers.append(reachable)
-            elif generator := generator_of(reachable):
+        for further in (*objects, *reachable):
+            if issubclass(type(further), KEPT):
+                self._containers.append(further)
+            elif generator := generator_of(further):
                 self._random.append((generator, generator.get()))
-            elif _is_array(reachable) and reachable.nbytes <= LARGEST_ARRAY:
-                self._arrays.append((reachable, reachable.copy()))
-            self._places += [(place, reachable, value_at(place, reachable)) for place in places_in(reachable)]
+            elif _is_array(further) and further.nbytes <= LARGEST_ARRAY:
+                self._arrays.append((further, further.copy()))
+            self._places += [(place, further, value_at(place, further)) for place in places_in(further)]
         functions = [value for value in attribute_values if type(value) in (FunctionType, CachedFunction)]
         functions += [hook for registered in hooks for hook in _users(registered).values()] if any(hooks) else []
         self._outside = Outside({*self._classes}, functions)
-        self._outside.tensors += [each for each in reached if issubclass(type(each), torch.Tensor)]
+        self._outside.tensors += [each for each in reachable if issubclass(type(each), torch.Tensor)]
         self._random += [(generator, generator.get()) for generator in self._outside.generators]
         self._outside_storages: set[int] | None = None
         self._outside_containers = [(container, _copied(container)) for container in self._outside.containers]
@@ -220,7 +219,7 @@ class Snapshot:
         """Drop the gradients of the tensors that earlier runs passed to :meth:`meet_leaf`."""
         self._tensors.begin_backward()
 
-    def before_step(self, optimizer: Any, holders: Iterable[Any]) -> None:
+    def before_optimizer_step(self, optimizer: Any, holders: Iterable[Any]) -> None:
         """Save an optimizer before its first step inside a run. ``holders`` are the objects that are reachable from the optimizer.
 
         Parameter hooks may step optimizers that the model does not reference.

@@ -81,14 +81,14 @@ class OptimizerMemory(ChangeListener):
         self._met_optimizers = met_optimizers
         self._labelled = weakref.WeakSet[Any]()
 
-    def before_step(self, optimizer: Optimizer) -> None:
+    def before_optimizer_step(self, optimizer: Optimizer) -> None:
         self.label_gradients()  # now, since the next zero_grad() frees them
         if all(optimizer is not other for other in self._all_optimizers()):
             # Keep no reference to this optimizer or its state: an optimizer of an inner loop must be freed when the loop ends.
             self._met_optimizers.append(weakref.ref(optimizer))
             self._storages.add_existing(states_of(optimizer), "optimizer")
 
-    def after_step(self, optimizer: Optimizer) -> None:
+    def after_optimizer_step(self, optimizer: Optimizer) -> None:
         """Label the state that an optimizer's first step has created: at the end of the block the optimizer may no longer exist."""
         if optimizer not in self._labelled:
             self._labelled.add(optimizer)

@@ -28,8 +28,8 @@ def with_initialized_parameters(
     if not inventory.shapeless:
         yield inventory
         return
-    unnamed, reached = parts_without_path(model)
-    before = Snapshot([*inventory.modules, *unnamed], (args, kwargs), reached=reached)
+    unnamed, reachable = parts_without_path(model)
+    before = Snapshot([*inventory.modules, *unnamed], (args, kwargs), reachable=reachable)
     try:
         try:
             with torch.no_grad(), uncompiled(), BeforeWriteMode(before.before_write):

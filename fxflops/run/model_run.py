@@ -85,7 +85,7 @@ def observer_of(
     ``cap`` is the limit of live bytes. The other arguments are passed to the observer.
     """
     world = World() if world is None else world
-    is_for_cpu = subject.count_for.type == "cpu"
+    is_for_cpu = subject.counted_device.type == "cpu"
     storages = LiveStorages(
         _tensors_alive_throughout(subject),
         cap=cap,
@@ -147,7 +147,7 @@ class StateSaver(ChangeListener):
         if self._saves_leaves:
             self._snapshot.meet_leaf(tensor)
 
-    def before_step(self, optimizer: Optimizer) -> None:
+    def before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Save the state of an optimizer that steps within the run, e.g. from parameter hooks, and add its memory.
 
         Raises InputError if the optimizer would step real parameters in a run on meta, where these parameters have no gradients.
@@ -164,7 +164,7 @@ class StateSaver(ChangeListener):
             raise OwnBackwardError
         if self._lacks_gradients and not all(parameter.is_meta for parameter in stepped):
             raise InputError(f"{type(optimizer).__name__} steps the model's real parameters inside the run")
-        self._snapshot.before_step(optimizer, objects_of_optimizer(optimizer))
+        self._snapshot.before_optimizer_step(optimizer, objects_of_optimizer(optimizer))
         storages.add_existing(states_of(optimizer), "optimizer")
 
 
@@ -178,7 +178,7 @@ def run_with_observer(subject: Subject, observer: Observer) -> Observer:
     world, storages = observer.instruments.world, observer.instruments.storages
     with noting_live(storages, observer.calls, subject.named_tensors["params"]):
         out = _forward_and_backward(subject, observer)  # stays alive until the step is over, as in a training loop
-    world.tensors.check_origin(out)
+    world.tensors.note_unknown_origin(out)
     storages.memory_log.move_met_to_beginning()
     if subject.request.backward and any(
         type(module) is nn.parallel.DistributedDataParallel for module in subject.inventory.modules
@@ -218,11 +218,11 @@ def observe_on_own_tensors(
 def finished_run(
     subject: Subject, observer: Observer, *, memory_source: str, recorded_as: str, recorded_why: str = ""
 ) -> Run:
-    """Return the record of a finished run, and release the observer. The device of a run on meta is the subject's ``count_for``.
+    """Return the record of a finished run, and release the observer. The device of a run on meta is the subject's ``counted_device``.
 
     The calls of the record have no times.
     """
-    device = subject.count_for if observer.instruments.world.is_meta else subject.device
+    device = subject.counted_device if observer.instruments.world.is_meta else subject.device
     if has_loaded_weights(subject, observer):  # the weights on meta were only placeholders
         observer.instruments.storages.leave_out_placeholders()
         device = observer.ran_on or device
@@ -268,29 +268,47 @@ def run_model(
         return _on_real(subject, registry, why)
     if (run := _run_of_loaded_weights(subject, registry)) is not None:
         return run
-    failed: Exception | None = None
+    if subject.has_meta:
+        return _run_of_model_on_meta(subject, registry, must_read_masks, memos)
+    run, why = _run_on_stand_ins(subject, registry, must_read_masks, memos)
+    return _on_real(subject, registry, why) if run is None else run
+
+
+def _run_on_stand_ins(
+    subject: Subject, registry: FormulaRegistry, must_read_masks: bool, memos: Memos | None
+) -> tuple[Run | None, str]:
+    """Run a model with real tensors on meta tensors that stand in for them. If this needs real tensors, return None and the reason."""
     try:
-        mirror, observer = _meta_run_that_sees_all(subject, registry, must_read_masks, memos)
-        why = mirror.meta_error  # an error that the model itself caught
-        if subject.has_meta or not why:  # a model on meta has no real tensors to run on instead
-            return finished_run(subject, observer, memory_source="predicted", recorded_as=ON_META)
+        world, observer = _meta_run_that_sees_all(subject, registry, must_read_masks, memos)
     except (RunError, InputError, NotImplementedError) as error:
-        failed, why = error, error.problem if isinstance(error, FxflopsError) else str(error)
-    # This is outside the handler above, so that an error on real tensors is not chained to the error on meta.
-    if failed is None or not subject.has_meta:
-        failed = None  # the error's traceback would keep memory that the run on real tensors needs
-        return _on_real(subject, registry, why)
+        return None, error.problem if isinstance(error, FxflopsError) else str(error)
+    if (
+        why := world.mirror.meta_error
+    ):  # the model itself caught the error, and took a path that it would not take on real tensors
+        return None, why
+    return finished_run(subject, observer, memory_source="predicted", recorded_as=ON_META), ""
+
+
+def _run_of_model_on_meta(
+    subject: Subject, registry: FormulaRegistry, must_read_masks: bool, memos: Memos | None
+) -> Run:
+    """Run a model that is itself on meta, at first in a MetaWorld, as for any other model.
+
+    If this run raises, try once more in the base World, where every call runs torch's own meta kernel. If that run raises, too, raise
+    the first run's error.
+    """
     try:
-        # Autocast does not apply to tensors that are really on meta.
+        _, observer = _meta_run_that_sees_all(subject, registry, must_read_masks, memos)
+    except (RunError, InputError, NotImplementedError) as error:
+        # Without a MetaWorld, all devices and dtypes are those of meta: autocast does not apply, and mixed dtypes are accepted.
         has_autocast = subject.request.autocast is not None
-        if subject.is_for_another or has_autocast or isinstance(failed.__cause__, MixedDtypesError):
-            raise failed
-        observer = observe_on_own_tensors(subject, registry)
-        return finished_run(subject, observer, memory_source="predicted", recorded_as=ON_META)
-    except RunError:
-        raise failed from failed.__cause__
-    finally:
-        del failed  # breaks the cycle between this frame and the traceback, which would keep the model's tensors alive
+        if subject.is_for_another_device or has_autocast or isinstance(error.__cause__, MixedDtypesError):
+            raise
+        try:
+            observer = observe_on_own_tensors(subject, registry)
+        except RunError:
+            raise error from error.__cause__
+    return finished_run(subject, observer, memory_source="predicted", recorded_as=ON_META)
 
 
 def _reason_for_real_tensors(subject: Subject) -> str:
@@ -306,7 +324,7 @@ def _reason_for_real_tensors(subject: Subject) -> str:
 
 def _meta_run_that_sees_all(
     subject: Subject, registry: FormulaRegistry, must_read_masks: bool, memos: Memos | None
-) -> tuple[MetaMirror, Observer]:
+) -> tuple[MetaWorld, Observer]:
     """Observe a run on meta; repeat the run with the dispatch mode on if the function mode alone did not see all calls."""
     run = partial(meta_run, subject, registry, memos, must_read_masks=must_read_masks)
     # A callable may step an optimizer, and only dispatch modes observe such a step.
@@ -314,15 +332,15 @@ def _meta_run_that_sees_all(
     if needs_dispatch or any(issubclass(type(module), torch.jit.ScriptModule) for module in subject.inventory.modules):
         return run(observe_dispatch=True)
     try:
-        mirror, observer = run(observe_dispatch=False)
+        world, observer = run(observe_dispatch=False)
     except (RunError, NotImplementedError):
         # A backward pass inside the forward may fail without a dispatch mode, because torch's meta kernels are written in Python.
         # The function mode then mistakes a kernel's calls for the model's own calls, and the kernel's new_empty() may return a CPU tensor.
         # Only a count for another device tries again on meta. Any other count runs on the real tensors.
-        if not subject.is_for_another:
+        if not subject.is_for_another_device:
             raise
         return run(observe_dispatch=True)
-    return run(observe_dispatch=True) if mirror.unknown_origin else (mirror, observer)
+    return run(observe_dispatch=True) if world.mirror.unknown_origin else (world, observer)
 
 
 def _on_real(subject: Subject, registry: FormulaRegistry, why: str) -> Run:
@@ -348,7 +366,7 @@ def _run_of_loaded_weights(subject: Subject, registry: FormulaRegistry) -> Run |
         return None
     subject.snapshot.keep_all()
     try:
-        observer = observe_on_own_tensors(subject, registry, cap=cap_of(subject.count_for))
+        observer = observe_on_own_tensors(subject, registry, cap=cap_of(subject.counted_device))
     except (RunError, InputError, NotImplementedError):
         return None  # the run on meta reports the reason
     if not has_loaded_weights(subject, observer):
@@ -363,7 +381,7 @@ def _awaits_weights(subject: Subject) -> bool:
     """Return whether the inputs are real, and a hook or a replaced forward may load weights that are on meta."""
     if (
         not subject.has_meta
-        or subject.is_for_another
+        or subject.is_for_another_device
         or any(tensor.is_meta for _, tensor in subject.named_tensors["inputs"])
     ):
         return False
@@ -378,8 +396,8 @@ def _awaits_weights(subject: Subject) -> bool:
 
 def _check_own_device(subject: Subject, why: str) -> None:
     """Raise InputError if the model must run on its own device, but another device was requested."""
-    if subject.is_for_another:
-        own_type, requested = subject.device.type, subject.count_for.type
+    if subject.is_for_another_device:
+        own_type, requested = subject.device.type, subject.counted_device.type
         raise InputError(
             f"the model must run on its real tensors, which are on {own_type}, so it cannot be counted for {requested}: {why}\n"
             f"  pass a model on {requested}, or omit device= to count for {own_type}"
@@ -452,14 +470,14 @@ def meta_world_of(
     registry: FormulaRegistry,
     memos: Memos | None,
     observe_dispatch: bool,
-) -> tuple[MetaMirror, MetaWorld]:
-    """Return meta tensors for the tensors in ``state``, and the world of a run on them.
+) -> MetaWorld:
+    """Return the world of a run on meta tensors, which stand in for the tensors in ``state``.
 
     Raises NotImplementedError if the shapes of a tensor in ``state`` depend on values.
     """
     shared_form = None if memos is None else memos.shared_form
-    mirror = MetaMirror(state, subject.snapshot.saves, subject.snapshot.before_write, shared_form)
-    return mirror, MetaWorld(mirror, subject.count_for, registry, memos, observe_dispatch=observe_dispatch)
+    mirror = MetaMirror(state, subject.snapshot, shared_form)
+    return MetaWorld(mirror, subject.counted_device, registry, memos, observe_dispatch=observe_dispatch)
 
 
 def meta_run(
@@ -469,11 +487,11 @@ def meta_run(
     *,
     observe_dispatch: bool,
     must_read_masks: bool = False,
-) -> tuple[MetaMirror, Observer]:
-    """Observe a run of the model on meta. Return the mirror of the model's tensors, which records why a run failed, and the observer."""
-    mirror, world = meta_world_of(subject, subject.state, registry, memos, observe_dispatch)
+) -> tuple[MetaWorld, Observer]:
+    """Observe a run of the model on meta. Return the run's world, whose mirror records why the run may not count, and the observer."""
+    world = meta_world_of(subject, subject.state, registry, memos, observe_dispatch)
     observer = observer_of(subject, registry, world, must_read_masks=must_read_masks)
-    return mirror, run_with_observer(subject, observer)
+    return world, run_with_observer(subject, observer)
 
 
 def _forward_and_backward(subject: Subject, observer: Observer) -> Any:

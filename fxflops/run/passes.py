@@ -324,7 +324,7 @@ def _graph_on_meta(subject: Subject, graph: fx.GraphModule, registry: FormulaReg
     constants = [value for value in vars(graph).values() if isinstance(value, torch.Tensor)]
     state = {id(tensor): tensor for tensor in (*subject.state, *state_tensors(graph), *constants)}
     try:
-        mirror, world = meta_world_of(subject, state.values(), registry, Memos(), observe_dispatch=False)
+        world = meta_world_of(subject, state.values(), registry, Memos(), observe_dispatch=False)
     except NotImplementedError:  # shapes that depend on values
         return None
     observer = observer_of(subject, registry, world)
@@ -337,7 +337,7 @@ def _graph_on_meta(subject: Subject, graph: fx.GraphModule, registry: FormulaReg
         return None
     finally:
         observer.release()
-    if mirror.meta_error or mirror.unknown_origin:
+    if world.mirror.meta_error or world.mirror.unknown_origin:
         return None
     return GraphRun(collector.calls_of, NodeBytes(memory.bytes, {}), ran_backward=False)
 

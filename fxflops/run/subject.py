@@ -33,8 +33,8 @@ class Subject:
     that ``counts_only``, the snapshot copies a tensor only before a call writes to the tensor. ``optimizer_objects`` are the objects
     that are reachable from the request's optimizer.
 
-    ``count_for`` is the requested device; by default, the model's own device, or the CPU for a model on meta. ``is_for_another`` is
-    True if the type of ``count_for`` differs from the type of the device on which the model would run. ``bytes_before`` is the number
+    ``counted_device`` is the requested device; by default, the model's own device, or the CPU for a model on meta. ``is_for_another_device`` is
+    True if the type of ``counted_device`` differs from the type of the device on which the model would run. ``bytes_before`` is the number
     of bytes that were allocated on the model's device before any run, 0 if unknown. ``has_meta`` is True if a parameter, buffer or
     input is on meta.
     """
@@ -76,23 +76,23 @@ class Subject:
         own_device = torch.device("cpu") if self.device.type == "meta" else self.device
         # A tensor created on "cuda" has the device "cuda:0".
         requested = request.count_for
-        self.count_for = own_device if requested is None else torch.device(requested.type, requested.index or 0)
-        if self.count_for.type == "cpu":
-            self.count_for = torch.device("cpu")
-        self.is_for_another = self.count_for.type != own_device.type
+        self.counted_device = own_device if requested is None else torch.device(requested.type, requested.index or 0)
+        if self.counted_device.type == "cpu":
+            self.counted_device = torch.device("cpu")
+        self.is_for_another_device = self.counted_device.type != own_device.type
         accelerator = accelerator_of(self.device)
         self.bytes_before = accelerator.live if accelerator is not None and accelerator.has_statistics else 0
-        unnamed, reached = parts_without_path(model)
+        unnamed, reachable = parts_without_path(model)
         self.snapshot = Snapshot(
             [*inventory.modules, *unnamed],
             (args, kwargs),
             copies_on_write=request.counts_only,
             objects=self.optimizer_objects,
-            reached=reached,
+            reachable=reachable,
         )
         known_ids = {*map(id, self.state)}
         # Leaves outside the model's modules also get gradients, which must be restored.
-        for value in reached if request.backward else ():
+        for value in reachable if request.backward else ():
             is_tensor = issubclass(type(value), torch.Tensor) and id(value) not in known_ids
             if is_tensor and value.requires_grad and value.is_leaf:
                 self.snapshot.meet_leaf(value)
@@ -132,7 +132,7 @@ class Subject:
     def autocast_region(self) -> AbstractContextManager[None]:
         """Return the autocast context for the forward. As in a training loop, the backward runs outside this context."""
         dtype = self.request.autocast
-        return nullcontext() if dtype is None else autocast_on(self.count_for.type, dtype)
+        return nullcontext() if dtype is None else autocast_on(self.counted_device.type, dtype)
 
 
 def run_to_end(out: Any) -> Any:

@@ -42,7 +42,7 @@ def batch_advice(subject: Subject, args: tuple[Any, ...], kwargs: dict[str, Any]
 def _works(raised: Subject, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Return whether the call that raised works with these inputs."""
     # Keep the modules' mode ("as_is"), because the run that raised has already set the requested mode.
-    request = replace(raised.request, mode="as_is", count_for=raised.count_for)
+    request = replace(raised.request, mode="as_is", count_for=raised.counted_device)
     subject = Subject(raised.model, raised.inventory, args, kwargs, request)
     try:
         if subject.request.counts_only:

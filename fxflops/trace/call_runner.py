@@ -48,21 +48,21 @@ class CallRunner(ThreadPart):
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function or an operator, and track the tensors that it returns."""
         is_operator = isinstance(func, OpOverload) and func not in SPELLED_BY_OPERATOR
-        is_whole = not is_operator and (self._state.in_call or self._state.inside_whole_call())
+        is_whole = not is_operator and self._state.inside_call()
         if is_whole and self._world.makes_more(func, args, kwargs):
             return self.run_tracked(func, args, kwargs, self._run_and_track)
         return self._run_and_track(func, args, kwargs)
 
     def run_timed(self, recipe: Recipe, func: Any, args: Any, kwargs: Any) -> tuple[Any, float]:
         """Run and time a call that has a recipe. Do not observe its operators if the call leaves only its result in memory."""
-        with DisableTorchDispatch() if recipe.leaves_only_its_result else self._state.within(True, self._state.in_node):
+        with DisableTorchDispatch() if recipe.leaves_only_its_result else self._state.within_call():
             return self._stopwatch.timed(func, args, kwargs)
 
     def run_tracked(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Callable[..., Any] | None = None
     ) -> Any:
         """Run a call; observe its operators as parts of the call, so that intermediate tensors are tracked."""
-        with self._state.within(True, self._state.in_node), dispatch_mode_on(self._state.aten):
+        with self._state.within_call(), dispatch_mode_on(self._state.aten):
             return func(*args, **kwargs) if run is None else run(func, args, kwargs)
 
     def _run_and_track(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -92,7 +92,7 @@ class CallRunner(ThreadPart):
     def _run_composed(self, kernel: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator by its decomposition; observe the inner operators as parts of it, so that intermediate tensors are tracked."""
         operators_before = len(self._state.call_operators)
-        with self._state.within(True, self._state.in_node), dispatch_mode_on(self._state.aten):
+        with self._state.within_call(), dispatch_mode_on(self._state.aten):
             out = self._stopwatch.run(kernel, args, kwargs, work=func)
         del self._state.call_operators[operators_before:]  # the operator itself is added instead
         return out
@@ -140,7 +140,7 @@ class CallRunner(ThreadPart):
         # Do not wrap operators and modules, since the higher-order operator inspects them. Observe their calls by the function mode only.
         # Leave the dispatch mode off, because many higher-order operators refuse to run under a dispatch mode.
         args, kwargs = with_callables((args, kwargs), self._observed_inside, PYTHON_FUNCTIONS)
-        with self._state.within(False, True), self._functions_observed():
+        with self._functions_observed():
             return self._stopwatch.run(dispatched, (func, args, kwargs), {}, work=func)
 
     @contextmanager
@@ -152,15 +152,11 @@ class CallRunner(ThreadPart):
         if is_tracing():
             yield
             return
-        with self._state.within(False, True), self._functions_observed(), dispatch_mode_on(self._state.aten):
+        with self._functions_observed(), dispatch_mode_on(self._state.aten):
             yield
 
     @contextmanager
     def _functions_observed(self) -> Iterator[None]:
         """Observe functions and operators that Python calls inside a higher-order operator."""
-        before, self._state.in_higher_order = self._state.in_higher_order, True
-        try:
-            with EnableTorchFunction(), function_mode_on(self._state.mode):
-                yield
-        finally:
-            self._state.in_higher_order = before
+        with self._state.within_higher_order(), EnableTorchFunction(), function_mode_on(self._state.mode):
+            yield

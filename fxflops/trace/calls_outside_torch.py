@@ -47,8 +47,8 @@ class CallsOutsideTorch(ThreadPart):
         func.arguments(args, kwargs)  # raises TypeError if the function does not accept these arguments
         if is_torch_function_enabled() and len_torch_function_stack():
             return handle_torch_function(func, (), *args, **kwargs)
-        if self._state.in_call or self._state.inside_whole_call():  # part of another call
-            with self._state.within(True, self._state.in_node):
+        if self._state.inside_call():  # part of another call
+            with self._state.within_call():
                 return self._library.run(func, args, kwargs)
         return self._functions.function(func, args, kwargs)
 
@@ -58,13 +58,13 @@ class CallsOutsideTorch(ThreadPart):
         """Record a Triton kernel's launch; launch the kernel if its tensors have values. All its arguments are assumed to be written to."""
         with DisableTorchFunction():
             computes = not self._world.is_meta and has_values((args, kwargs))
-            if self._state.in_call or self._state.inside_whole_call():
+            if self._state.inside_call():
                 return launch() if computes else None
             function = function_of(kernel)
             name = Absent(f"{TRITON}{function.__name__}")
             registered = next((own for own in (kernel, function) if self._registry.find(own) is not None), None)
             start = self._stopwatch.now()
-            with self._state.within(True, self._state.in_node):
+            with self._state.within_call():
                 out = launch() if computes else None
             with self._lock:
                 self._unwritten.wrote((args, kwargs))

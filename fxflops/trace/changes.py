@@ -27,8 +27,8 @@ class ChangeListener:
     def uses_leaf(self, tensor: torch.Tensor) -> None:
         """Called with a leaf tensor that existed before the run and requires a gradient, when the run first uses it."""
 
-    def before_step(self, optimizer: Any) -> None:
+    def before_optimizer_step(self, optimizer: Any) -> None:
         """Called when an optimizer's step begins."""
 
-    def after_step(self, optimizer: Any) -> None:
+    def after_optimizer_step(self, optimizer: Any) -> None:
         """Called when an optimizer's step has ended."""

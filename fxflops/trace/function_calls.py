@@ -75,13 +75,14 @@ class FunctionCalls(ThreadPart):
             return world.answers[func]  # in all other cases _observe_call decides what to answer
         if world.enters_earlier_tensors and not self._stack.inside_leaf():
             self._recording.enter_earlier_tensors(args, kwargs)
-        if world.memo is None or type(func) is LibraryFunction or not self._learning.memo_applies(in_handler=True):
+        memo = None if type(func) is LibraryFunction else self._learning.memo_now(in_handler=True)
+        if memo is None:
             return self._observe_call(func, args, kwargs)
         # x + y and x.add(y) are the same method here; only the caller's bytecode distinguishes them.
         target = self._shared.spelling.of(func) if func in WRITTEN_AS else func
         try:
             key = call_key((target, *world.torch_settings(func)), args, kwargs, world.tensors.form)
-            recipe = world.memo.get(key)
+            recipe = memo.get(key)
         except (Unknown, TypeError):
             return self._observe_call(func, args, kwargs)
         if recipe is None:
@@ -189,7 +190,7 @@ class FunctionCalls(ThreadPart):
             return self._stopwatch.run(func, args, kwargs)
         # tolist() of integers (positions, lengths) is treated like a query; tolist() of floating values moves data out of torch.
         if formula is not None and (formula.reason == QUERY or (formula.reason == ESCAPE and is_integral(args[0]))):
-            with self._state.within(True, self._state.in_node):
+            with self._state.within_call():
                 return self._stopwatch.run(func, args, kwargs)
         if formula is None and isinstance(func, FunctionType) and func not in self._state.bodies_under_way:
             return self._observe_body(func, args, kwargs)
@@ -212,7 +213,7 @@ class FunctionCalls(ThreadPart):
         ``original`` has the arguments that the model passed.
         """
         self._world.called_unseen()
-        specs, kwspecs = self._library.specs_of(func, args, kwargs)  # with the model's own device arguments
+        specs, kwspecs = self._recording.arguments(func, args, kwargs)  # with the model's own device arguments
         args, kwargs = self._world.redirect(func, args, kwargs)
         copies_unwritten = self._unwritten.is_copied_by(formula, *original)
         if not (copies_unwritten or in_parts):
@@ -225,7 +226,7 @@ class FunctionCalls(ThreadPart):
             if formula is None:
                 out = self._run_by_operators(func, args, kwargs, specs, kwspecs, in_parts)
             else:
-                with self._state.within(True, self._state.in_node):
+                with self._state.within_call():
                     out = self._runner.run(func, args, kwargs)
         except Exception:
             path = self._state.innermost_path()
@@ -252,7 +253,7 @@ class FunctionCalls(ThreadPart):
         """Run a function without a formula. Record the operators that the function dispatches or, if it dispatches none, the function."""
         calls_before = len(self._calls)
         with (
-            self._state.within(self._state.in_call, True),
+            self._state.within_node(),
             self._state.dispatching(func),
             dispatch_mode_on(self._state.aten),
         ):
@@ -292,7 +293,7 @@ class FunctionCalls(ThreadPart):
     def _run_plain(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function that computes nothing, but may return a tensor, such as ``x.T`` or ``x.data``."""
         node_args = self._recording.node_arguments(args, kwargs)
-        with self._state.within(True, self._state.in_node):
+        with self._state.within_call():
             out = self._stopwatch.run(func, args, kwargs)
         self._world.returned(func, args, kwargs, out)
         if node_args is not None:

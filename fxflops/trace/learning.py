@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..torch_internals import is_any_autocast_enabled
-from .memo import BeforeCall, MemoryEffect, NewCall
+from .memo import BeforeCall, Memo, MemoryEffect, NewCall
 from .modes import transformed
 from .observer_state import ThreadPart
 
@@ -13,14 +13,15 @@ from .observer_state import ThreadPart
 class Learning(ThreadPart):
     """Decides when a call's record may come from the memo, and lets the world learn calls that have no recipe yet."""
 
-    def memo_applies(self, in_handler: bool) -> bool:
-        """Return whether a call's record currently depends only on its tensors' metadata.
+    def memo_now(self, in_handler: bool) -> Memo | None:
+        """Return the world's memo; None if the record of a function or a leaf currently depends on more than its tensors' metadata.
 
         The record depends on more inside another call or a higher-order operator, while uninitialized memory exists, with several
         threads, under autocast or a functorch transform, or if the world says so. ``in_handler``: our function mode is off because
         it is handling a call.
         """
-        return self._world.prepare_memo(in_handler) and not (
+        memo = self._world.memo_now(in_handler)
+        depends_on_more = memo is not None and (
             self._stack.inside_leaf()
             or self._state.in_call
             or self._state.in_higher_order  # the function mode is on inside a higher-order operator, too
@@ -30,6 +31,7 @@ class Learning(ThreadPart):
             or is_any_autocast_enabled()
             or transformed()
         )
+        return None if depends_on_more else memo
 
     def begin(self) -> BeforeCall:
         """Return the run's state before a call, to be passed to :meth:`end`."""

@@ -34,11 +34,10 @@ class LibraryCalls(ThreadPart):
         _, arguments = self._world.tensors.replace((), func.described(args, kwargs), func)
         return arguments
 
-    def specs_of(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-        """Return the specs of a call's arguments."""
-        if type(func) is LibraryFunction:
-            return (), spec_of(self.described(func, args, kwargs))
-        return spec_of(args), spec_of(kwargs)
+    def specs_of(self, func: LibraryFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return the specs of the arguments of a library's function, by the names that its formula uses."""
+        specs: dict[str, Any] = spec_of(self.described(func, args, kwargs))
+        return specs
 
     def result_of(self, formula: Formula | None, func: LibraryFunction, arguments: Arguments, out: Any) -> Any:
         """Return the spec of the result of a library's function, with the facts that depend on its arguments' values."""

@@ -13,6 +13,7 @@ from torch import nn, strided
 
 from ..model.hidden import hidden_from_modes
 from ..model.pytree import stored, tensors_given, tensors_in
+from ..model.snapshot import Snapshot
 from ..ops._traits import RESHAPING
 from ..records import Spec
 from ..records.tensors import ORDINARY, SPARSE, is_dense, is_wrapper, spec_of
@@ -88,9 +89,8 @@ HOLDS = "the shapes inside a sparse or nested tensor depend on values, and tenso
 class MetaMirror(ModelTensors):
     """The meta tensors of real tensors. Each real tensor has one meta tensor, as long as the real tensor lives.
 
-    ``state`` has the tensors of the model and its inputs. ``is_in_snapshot(tensor)`` returns whether the snapshot saves any
-    other tensor; ``before_write(value, is_new)`` must be called before a tensor with values changes; ``on_mirrored(tensor, meta)`` is
-    called for each new pair, ``on_stranger(tensor)`` for each tensor of unknown origin.
+    ``state`` has the tensors of the model and its inputs; ``snapshot`` saves and restores these and other tensors.
+    ``on_mirrored(tensor, meta)`` is called for each new pair, ``on_stranger(tensor)`` for each tensor of unknown origin.
 
     ``unknown_origin`` turns True when a call takes a tensor that is not in the state, was not returned by an observed call, and
     is not in the snapshot, such as a tensor in a closure. The run is then repeated with a dispatch mode. ``is_of_meta``: the state itself is on meta. ``meta_error`` is the text of the first error about meta
@@ -102,8 +102,7 @@ class MetaMirror(ModelTensors):
     def __init__(
         self,
         state: Iterable[torch.Tensor],
-        is_in_snapshot: Callable[[torch.Tensor], bool] = lambda tensor: False,
-        before_write: Callable[..., None] = lambda *_: None,
+        snapshot: Snapshot,
         shared_form: Callable[..., Form] | None = None,
     ) -> None:
         self.unknown_origin = False
@@ -114,8 +113,7 @@ class MetaMirror(ModelTensors):
         # The meta world sets these two functions, to update the run's live storages.
         self.on_mirrored: Callable[[torch.Tensor, torch.Tensor], None] = lambda *_: None
         self.on_stranger: Callable[[torch.Tensor], None] = lambda _: None
-        self._is_in_snapshot = is_in_snapshot
-        self.before_write = before_write
+        self.snapshot = snapshot
         self._state = {id(tensor): tensor for tensor in state}
         self.is_of_meta = any(tensor.is_meta for tensor in self._state.values())
         self._weight_metas: set[int] = set()  # ids of the meta tensors of trainable parameters
@@ -272,7 +270,7 @@ class MetaMirror(ModelTensors):
         if args and "out" not in kwargs and writes(func, kwargs):
             self._invalidate(args[0])
             if func in RESHAPING and id(args[0]) in self._state and not args[0].is_meta:
-                self.before_write(())  # saves the layouts of all tensors, before this call changes one of them
+                self.snapshot.remember_layouts()  # before this call changes one of them
                 with DisableTorchFunction(), disable_current_modes():
                     func(*args, **kwargs)  # for the real tensor, too: models read its shape
                 self.forget(args)
@@ -311,8 +309,8 @@ class MetaMirror(ModelTensors):
     def _is_invalid(self, tensor: torch.Tensor) -> bool:
         return bool(self._invalid) and is_dense(tensor) and tensor.untyped_storage()._cdata in self._invalid
 
-    def written(self, value: Any) -> list[torch.Tensor]:
-        """Return the tensors in a value; a tensor that a call on meta wrote to is replaced by its meta tensor."""
+    def current_tensors_in(self, value: Any) -> list[torch.Tensor]:
+        """Return the tensors in a value. A tensor that a call on meta wrote to is replaced by its meta tensor, since its values are old."""
         with DisableTorchFunction():
             return [self.of(t) if self._is_invalid(t) and not t.requires_grad else t for t in tensors_in(value)]
 
@@ -321,7 +319,7 @@ class MetaMirror(ModelTensors):
         return self.of(value) if isinstance(value, torch.Tensor) and self._is_invalid(value) else value
 
     @hidden_from_modes
-    def check_origin(self, value: Any) -> None:
+    def note_unknown_origin(self, value: Any) -> None:
         """Set ``unknown_origin`` if the model returned a tensor of unknown origin."""
         self._survey(tensors_in(value))
 
@@ -331,7 +329,7 @@ class MetaMirror(ModelTensors):
         for tensor in tensors_given(value):
             registered = self.registered.get(id(tensor))
             is_known = id(tensor) in self._state or (registered is not None and registered[0]() is tensor)
-            if not is_known and not self._is_in_snapshot(tensor):
+            if not is_known and not self.snapshot.saves(tensor):
                 self.unknown_origin = True
                 self.on_stranger(tensor)
             if _is_on_meta(tensor):

@@ -47,6 +47,7 @@ from .memo import (
     NEW,
     NOTHING,
     VIEWS,
+    Memo,
     MemoryEffect,
     Memos,
     NewCall,
@@ -119,7 +120,7 @@ class MetaWorld(World):
         self.memo = None if memos is None else memos.memo(observe_dispatch)
         self.setting_readers = self.setting_readers if memos is None else memos.setting_readers
         self.device = device
-        self._mirror = mirror
+        self.mirror = mirror
         self._registry = registry
         self.observe_dispatch = observe_dispatch
         self._device_answers = DeviceAnswers(device)
@@ -138,8 +139,8 @@ class MetaWorld(World):
 
         self._track: Callable[[Any], Any] = track
         assert self.device is not None
-        self._autocast = Autocast(self.device, self._mirror.is_weight, track)
-        self._mirror.on_mirrored = storages.add_stand_in
+        self._autocast = Autocast(self.device, self.mirror.is_weight, track)
+        self.mirror.on_mirrored = storages.add_stand_in
         if self.observe_dispatch:
             # The observer sees all tensors that the forward makes. So an unknown tensor existed before the run, in a closure or a slot.
             # In a backward pass an unknown tensor may be new: autograd makes some tensors itself.
@@ -147,11 +148,11 @@ class MetaWorld(World):
                 if current_graph_task_id() == -1:
                     storages.add_given([tensor], "buffers")
 
-            self._mirror.on_stranger = enter_stranger
+            self.mirror.on_stranger = enter_stranger
 
     def end(self) -> None:
-        self._mirror.on_mirrored = lambda *_: None
-        self._mirror.on_stranger = lambda _: None
+        self.mirror.on_mirrored = lambda *_: None
+        self.mirror.on_stranger = lambda _: None
 
     def contexts(self) -> Iterable[AbstractContextManager[Any]]:
         return [absent_gpu_answered()] if self._kernels.is_absent() else []
@@ -160,7 +161,7 @@ class MetaWorld(World):
 
     def spec(self, value: Any) -> Any:
         """Return the value with a spec in place of each tensor; tensors of the same form share a spec."""
-        kind, spec = type(value), self._mirror.spec
+        kind, spec = type(value), self.mirror.spec
         if kind in ORDINARY:
             return spec(value)
         if kind is tuple or kind is list:
@@ -178,9 +179,9 @@ class MetaWorld(World):
 
     def returned(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         if writes(func, kwargs):  # x.resize_(3), x.data = y
-            self._mirror.forget((args, kwargs))
-        self._mirror.register(out)
-        if self._mirror.keeps_lengths and getattr(func, "__name__", "") == PACK_SEQUENCE:
+            self.mirror.forget((args, kwargs))
+        self.mirror.register(out)
+        if self.mirror.keeps_lengths and getattr(func, "__name__", "") == PACK_SEQUENCE:
             self.answers = {}  # from now on answers differ between tensors
             self._device_answers.batch_sizes.append(out[1])
 
@@ -191,12 +192,12 @@ class MetaWorld(World):
     def raised(self, error: Exception) -> None:
         """Note an error of the meta device: a model that catches the error takes a path that it would not take on real tensors."""
         if "meta" in str(error).lower():
-            self._mirror.note_error(str(error))
+            self.mirror.note_error(str(error))
 
     def called_unseen(self) -> None:
         # If a meta kernel that torch wrote in Python makes this call, the kernel's operator was dispatched unobserved.
         if not self.observe_dispatch:
-            self._mirror.unknown_origin |= is_meta_kernel()
+            self.mirror.unknown_origin |= is_meta_kernel()
 
     # How a call runs
 
@@ -233,7 +234,7 @@ class MetaWorld(World):
 
     def _may_cast(self) -> bool:
         """Return whether autocast is on. For a model on meta, any open region counts: torch turns it off if the device is absent."""
-        return is_any_autocast_enabled() or (self._mirror.is_of_meta and open_regions() > 0)
+        return is_any_autocast_enabled() or (self.mirror.is_of_meta and open_regions() > 0)
 
     def makes_more(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         tensors, rule = tensors_given((args, kwargs)), rule_for(func)
@@ -246,21 +247,21 @@ class MetaWorld(World):
 
     # The memo
 
-    def prepare_memo(self, in_handler: bool) -> bool:
+    def memo_now(self, in_handler: bool) -> Memo | None:
         if self._autocast.cast_weights:
             self._autocast.forget()
         if self._dtype is not get_default_dtype():  # factories and type promotion depend on the default dtype
             self._dtype = get_default_dtype()
             if self._memos is not None:
                 self.memo = self._memos.memo(self.observe_dispatch)
-        return not (self.observe_dispatch or is_grad_enabled())
+        return None if self.observe_dispatch or is_grad_enabled() else self.memo
 
     def torch_settings(self, func: Any) -> tuple[Any, ...]:
         # Attention's kernel also depends on the settings that sdpa_kernel() changes.
         return (enabled_kernels(),) if SPELLED_BY_OPERATOR.get(func, func) is SDPA else super().torch_settings(func)
 
     def operator_key(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-        key = None if transformed() else call_key((func,), args, kwargs, self._mirror.form_of_meta)
+        key = None if transformed() else call_key((func,), args, kwargs, self.mirror.form_of_meta)
         return key, None
 
     def recipe_by_rule(self, call: NewCall) -> Recipe | None:
@@ -281,7 +282,7 @@ class MetaWorld(World):
         if shape is None:
             return None
         out, strides, temporaries = shape
-        forms = () if strides is None else (self._mirror.shared_form(out, strides, out.dtype, META),)
+        forms = () if strides is None else (self.mirror.shared_form(out, strides, out.dtype, META),)
         returns = NEW if forms else FIRST_ARGUMENT  # the rule of an in-place function gives no strides
         result_key = forms[0].without_strides if forms else FIRST_ARGUMENT
         operation = self._call_log.shared(
@@ -343,7 +344,7 @@ class MetaWorld(World):
         is_free = bool(formula.reason) and formula.reason not in (QUERY, ESCAPE)
         if not is_free or formula.op in OBSERVED_IN_FULL or func in UNWATCHED:
             return NotImplemented, None
-        args, kwargs = self._mirror.replace(args, kwargs, func) if OWN in places else (args, kwargs)
+        args, kwargs = self.mirror.replace(args, kwargs, func) if OWN in places else (args, kwargs)
         with DisableTorchFunction():
             specs, kwspecs = self.spec(args), self.spec(kwargs)  # with the model's own device arguments
             args, kwargs = self._device_answers.redirect(func, args, kwargs)
@@ -382,7 +383,7 @@ class MetaWorld(World):
             return NotImplemented, None
         self.called_unseen()
         if is_write:
-            self._mirror.before_write(args, self._storages.was_made_by_call)
+            self.mirror.snapshot.before_write(args, self._storages.was_made_by_call)
         with DisableTorchFunction():
             specs, kwspecs = self.spec(args), self.spec(kwargs)
         args, kwargs = self._device_answers.redirect(func, args, kwargs)
@@ -414,12 +415,12 @@ class MetaWorld(World):
         base: Any = args[0] if args else None
         if out is base or type(out) is not torch.Tensor or type(base) not in ORDINARY:
             return None
-        form = self._mirror.read(out)
+        form = self.mirror.read(out)
         if form is None or base.layout is not torch.strided:
             return None
         if out.untyped_storage()._cdata != base.untyped_storage()._cdata:
             return None
-        self._mirror.register_form(out, form)
+        self.mirror.register_form(out, form)
         return form
 
     def learn(self, call: NewCall, operation: Operation, out: Any, memory_effect: MemoryEffect) -> None:
@@ -436,7 +437,7 @@ class MetaWorld(World):
         args, kwargs, argument_forms = call.args, call.kwargs, forms_in(call.key)
         returns, forms, sequence = self._result(args, kwargs, out)
         # Do not add an in-place call to the memo if it has changed the shape of its argument, as x.unsqueeze_(0) does.
-        if returns is FIRST_ARGUMENT and self._mirror.read(args[0]) is not argument_forms[0]:
+        if returns is FIRST_ARGUMENT and self.mirror.read(args[0]) is not argument_forms[0]:
             return
         # If a call leaves more memory in use than its result, it keeps other tensors alive. The memo cannot make these tensors.
         result_bytes = sum([form.nbytes for form in forms]) if returns is NEW else 0
@@ -464,15 +465,15 @@ class MetaWorld(World):
             return FIRST_ARGUMENT, (), None
         sequence = None if is_single else type(out)
         storages = [tensor.untyped_storage() for tensor in outs]
-        argument_storages = {self._mirror.of(t).untyped_storage()._cdata for t in tensors_given((args, kwargs))}
+        argument_storages = {self.mirror.of(t).untyped_storage()._cdata for t in tensors_given((args, kwargs))}
         are_views = [storage._cdata in argument_storages for storage in storages]
         if all(are_views):
-            return VIEWS, tuple(map(self._mirror.form, outs)), sequence
+            return VIEWS, tuple(map(self.mirror.form, outs)), sequence
         # Results that share a storage, or start at an offset in it, cannot be created separately.
         are_separate = len({storage._cdata for storage in storages}) == len(outs)
         if any(are_views) or not are_separate or any(tensor.storage_offset() for tensor in outs):
             return "", (), None
-        forms = tuple(map(self._mirror.form_of_meta, outs))  # an inner operator's results are not registered yet
+        forms = tuple(map(self.mirror.form_of_meta, outs))  # an inner operator's results are not registered yet
         for form, storage in zip(forms, storages, strict=True):
             if form is None or form.nbytes != storage.nbytes():  # the storage is larger than the tensor
                 return "", (), None
@@ -486,7 +487,7 @@ class MetaWorld(World):
             table = () if module is None else (module.weight,)
             operation = operation._replace(out=with_row(operation.out, (*args, *table)))
         if recipe.needs_stand_ins:
-            args, kwargs = self._mirror.replace(args, kwargs, func if module is None else None)
+            args, kwargs = self.mirror.replace(args, kwargs, func if module is None else None)
         self._storages.memory_log.current_call = len(self._calls)
         if recipe.transients:
             self._storages.add_transients(recipe.transients)
@@ -501,7 +502,7 @@ class MetaWorld(World):
                 args, kwargs = self._device_answers.redirect(func, args, kwargs)
             out = func(*args, **kwargs) if module is None else func(module, *args, **kwargs)
             for view, form in zip((out,) if recipe.sequence is None else out, recipe.forms, strict=True):
-                self._mirror.register_form(view, form)
+                self.mirror.register_form(view, form)
         return out, operation, None
 
     def repeat_operator(self, recipe: Recipe, key: Any, func: Any, args: Any, kwargs: Any, tensors: Any) -> Any:
@@ -517,7 +518,7 @@ class MetaWorld(World):
         outs = []
         for form in recipe.forms:
             out = empty_strided(form.shape, form.stride, dtype=form.dtype, device=META_DEVICE)
-            self._mirror.register_form(out, form)
+            self.mirror.register_form(out, form)
             self._storages.add_new(out.untyped_storage(), form.nbytes, form.spec)
             if recipe.sequence is None:
                 return out

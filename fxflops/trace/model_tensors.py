@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..model.pytree import tensors_in
 from ..records import Spec
 from ..records.tensors import spec_of
 from .leaves import forms_with_values
@@ -39,15 +40,15 @@ class ModelTensors:
         args, kwargs = arguments
         return tuple(map(self.current, args)), {name: self.current(arg) for name, arg in kwargs.items()}
 
-    def written(self, value: Any) -> Any:
-        """Return a value, or the list of its tensors. A tensor whose values are out of date is replaced by its stand-in."""
-        return value
+    def current_tensors_in(self, value: Any) -> list[torch.Tensor]:
+        """Return the tensors in a value. A tensor whose values are out of date is replaced by its stand-in."""
+        return tensors_in(value)
 
     def holding_gradient(self, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the arguments of a property access. If the property is ``grad``, pass the tensor that has the gradient."""
         return args
 
-    def check_origin(self, value: Any) -> None:
+    def note_unknown_origin(self, value: Any) -> None:
         """Check the result of a run for tensors of unknown origin, which show that calls were missed."""
 
     def spec(self, tensor: torch.Tensor) -> Spec:

@@ -163,8 +163,9 @@ class ModuleCalls(ThreadPart):
                 (*args, *module._parameters.values(), *module._buffers.values()), kwargs
             )
         # If the world skips forwards, _call_leaf has already looked up the call in the memo.
-        looks_up = world.memo is not None and not world.skips_forwards and not module._modules
-        if not (looks_up and self._learning.memo_applies(in_handler=False)):
+        looks_up = not world.skips_forwards and not module._modules
+        memo = self._learning.memo_now(in_handler=False) if looks_up else None
+        if memo is None:
             self._state.call_operators.clear()
             self._recording.check_reads(self.formula_of(observed), module, args, kwargs)
             if not self._state.plain_functions.current:
@@ -182,7 +183,7 @@ class ModuleCalls(ThreadPart):
                     kwargs,
                     world.tensors.form,
                 )
-                recipe = world.memo.get(key)  # type: ignore[union-attr]
+                recipe = memo.get(key)
         except (Unknown, TypeError):
             return
         open_call.lookup = LeafLookup(recipe, key, settings.params, self._learning.begin() if recipe is None else None)
@@ -268,11 +269,12 @@ class ModuleCalls(ThreadPart):
         """Return the operation of a non-leaf module's call, which is recorded only as a scope."""
         cls, world = type(module), self._world
         key = None
-        if world.memo is not None and not world.skips_forwards:
+        memo = None if world.skips_forwards else world.memo
+        if memo is not None:
             try:
                 # Without requires_grad and torch's settings, on which only the record of a leaf depends.
                 key = call_key((cls, settings), args, kwargs, world.tensors.form)
-                recipe = world.memo.get(key)
+                recipe = memo.get(key)
             except (Unknown, TypeError):
                 key = recipe = None
             if recipe is not None and is_like(out, recipe.operation.out):
@@ -281,8 +283,8 @@ class ModuleCalls(ThreadPart):
         if world.is_meta:
             return tuple.__new__(Operation, (cls.__name__, cls, *call_specs, settings.by_name))
         operation = self._call_log.operation(cls.__name__, cls, call_specs, settings)
-        if key is not None:
-            world.memo[key] = Recipe(operation, NOTHING)  # type: ignore[index]
+        if memo is not None and key is not None:
+            memo[key] = Recipe(operation, NOTHING)
         return operation
 
     def _pop(self, module: nn.Module) -> tuple[OpenCall, bool, float]:
@@ -327,12 +329,14 @@ class ModuleCalls(ThreadPart):
             return self._call_module(observed, *args, **kwargs)
         key = None
         with self._lock, DisableTorchFunction():
-            if not (module._modules or are_others_on()) and self._learning.memo_applies(in_handler=False):
-                world, settings = self._world, self._shared.settings.of(observed)
+            is_alone = not (module._modules or are_others_on())
+            memo = self._learning.memo_now(in_handler=False) if is_alone else None
+            if memo is not None:
+                settings = self._shared.settings.of(observed)
                 try:
                     # Without requires_grad, because the memo serves leaves on meta only while gradients are off.
-                    key = call_key((type(module), settings), args, kwargs, world.tensors.form)
-                    recipe = world.memo.get(key) or self._leaf_recipe(key, observed, settings, args, kwargs)  # type: ignore[union-attr]
+                    key = call_key((type(module), settings), args, kwargs, self._world.tensors.form)
+                    recipe = memo.get(key) or self._leaf_recipe(key, observed, settings, args, kwargs)
                 except Unknown:
                     key = recipe = None
                 if recipe is not None:

@@ -38,7 +38,7 @@ depends on more than its tensors' metadata       ``_observe_call``, then        
 shortcuts are the world's (:meth:`.World.recipe_by_rule`, :meth:`.World.run_views`, :meth:`.World.run_by_shortcut`).
 
 In a count with a backward pass, only operators are looked up in the memo: while gradients are recorded or the dispatch mode is on,
-:meth:`.Learning.memo_applies` is False for functions and leaves.
+:meth:`.Learning.memo_now` returns None for functions and leaves.
 
 Operators and leaves go the same ways through other methods:
 
@@ -208,8 +208,8 @@ class Observer:
         self._first.state.in_node = True
         if not issubclass(type(out), torch.Tensor) and (loss := loss_in(out)) is not None:
             out = loss
-        # On meta, written() returns only the tensors of ``out``, so its attribute ``loss`` was read before.
-        roots, ones = roots_of(world.tensors.written(out))
+        # current_tensors_in() returns only the tensors of ``out``, so its attribute ``loss`` was read before.
+        roots, ones = roots_of(world.tensors.current_tensors_in(out))
         self._first.recording.track(ones)
         with DisableTorchFunction():  # newer versions of torch call the function mode for an output that is an input
             (roots, ones), _ = world.tensors.replace((roots, ones), {}, torch.autograd.backward)

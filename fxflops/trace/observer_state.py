@@ -110,7 +110,7 @@ class ThreadState:
         self.stack = stack
         self.stopwatch = stopwatch
         self.times = times
-        # Whether operators now run inside a recorded call, inside a graph node, or under a higher-order operator.
+        # Whether operators now run inside a recorded function or operator, inside a graph node, or under a higher-order operator.
         self.in_call = self.in_node = self.in_higher_order = False
         self.is_learning_function = False
         # True while a library function's backward runs, as set by LibraryCalls.follow_backward: the calls of its autograd nodes are part of it.
@@ -120,7 +120,8 @@ class ThreadState:
         # Python functions that are running while their bodies are observed.
         # If such a function calls itself, the operators of the inner call are recorded.
         self.bodies_under_way: set[Any] = set()
-        # The operators of the current call, kept in case checkpoint stops the call halfway: see Recording.call_raised.
+        # The operators of the current call, kept in case checkpoint stops the call halfway: see Recording.call_raised. The list is emptied
+        # when a call begins, and when it has been recorded.
         self.call_operators: list[tuple[Any, CallSpecs]] = []
 
     def see_calls_by(self, mode: FunctionMode, aten: AtenMode, plain_functions: PlainFunctions) -> None:
@@ -133,19 +134,41 @@ class ThreadState:
         """Return whether a leaf, or a plain Python function that has a formula, is running: the calls inside are part of it."""
         return self.plain_functions.current is not None or self.stack.inside_leaf()
 
+    def inside_call(self) -> bool:
+        """Return whether operators now run inside a recorded call, so that they are not recorded themselves."""
+        return self.in_call or self.inside_whole_call()
+
     def innermost_path(self) -> str:
         """Return the path of the innermost open module call; outside all modules, the path set by :meth:`Observer.be_at`."""
         return self.stack.open[-1].path if self.stack.open else self._shared.path
 
     @contextmanager
-    def within(self, in_call: bool, in_node: bool) -> Iterator[None]:
-        """Mark operators in this block as parts of a recorded call (``in_call``) or of a graph's node (``in_node``)."""
-        before = self.in_call, self.in_node
-        self.in_call, self.in_node = in_call, in_node
+    def within_call(self) -> Iterator[None]:
+        """Mark operators in this block as parts of a recorded call, so that they are not recorded themselves."""
+        before, self.in_call = self.in_call, True
         try:
             yield
         finally:
-            self.in_call, self.in_node = before
+            self.in_call = before
+
+    @contextmanager
+    def within_node(self) -> Iterator[None]:
+        """Mark calls in this block as parts of one node of the recorded graph."""
+        before, self.in_node = self.in_node, True
+        try:
+            yield
+        finally:
+            self.in_node = before
+
+    @contextmanager
+    def within_higher_order(self) -> Iterator[None]:
+        """Record the calls that a higher-order operator makes in this block, but not as nodes of the recorded graph: the operator is the node."""
+        before = self.in_call, self.in_node, self.in_higher_order
+        self.in_call, self.in_node, self.in_higher_order = False, True, True
+        try:
+            yield
+        finally:
+            self.in_call, self.in_node, self.in_higher_order = before
 
     @contextmanager
     def dispatching(self, func: Any) -> Iterator[None]:
@@ -159,12 +182,12 @@ class ThreadState:
     @contextmanager
     def outside_library(self) -> Iterator[None]:
         """Record calls in this block, although a library function's backward is running."""
-        self.in_library_backward = False
+        in_call_before = self.in_call
+        self.in_library_backward = self.in_call = False
         try:
-            with self.within(False, self.in_node):
-                yield
+            yield
         finally:
-            self.in_library_backward = True
+            self.in_library_backward, self.in_call = True, in_call_before
 
 
 class ThreadPart:

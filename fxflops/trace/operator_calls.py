@@ -37,7 +37,7 @@ class OperatorCalls(ThreadPart):
         with DisableTorchFunction():
             key = key_tensors = recipe = None
             world = self._world
-            is_call = not (self._state.in_call or self._state.inside_whole_call())
+            is_call = not self._state.inside_call()
             # If no model has been called in this run, a backward pass uses activations from before the run.
             # After a model call, unknown tensors come from unobserved code within the run, e.g. DDP's buckets or the buffers of collectives.
             if is_call and world.is_block and not self._shared.has_called:
@@ -92,7 +92,7 @@ class OperatorCalls(ThreadPart):
             self._phases.on_operator(func, args)
             if communicates(func):
                 return self._run_communication(func, args, kwargs)
-            if self._state.in_call or self._state.inside_whole_call():
+            if self._state.inside_call():
                 self._shared.announce_writes(func, args, kwargs)  # F.embedding(max_norm=) writes to its weight
                 out = self._recording.track(self._runner.run_kernel(func, args, kwargs))
                 if current_graph_task_id() != -1:

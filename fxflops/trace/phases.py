@@ -129,7 +129,7 @@ class Phases:
         if frame is None:
             return None
         optimizer: Optimizer = frame.f_locals["self"]
-        self._change_listener.before_step(optimizer)
+        self._change_listener.before_optimizer_step(optimizer)
         self._open_steps += 1
         if not self._open_calls and self._open_steps == 1:  # not if another step called it, e.g. by super().step()
             self._times.begin(OPTIMIZER)
@@ -141,7 +141,7 @@ class Phases:
             self._open_steps = max(self._open_steps - 1, 0)
             if not self._open_steps:
                 self._times.end(OPTIMIZER)
-            self._change_listener.after_step(optimizer)
+            self._change_listener.after_optimizer_step(optimizer)
             if all(optimizer is not other for other in self._open_ranges):
                 optimizer._optimizer_step_pre_hooks.pop(self, None)  # type: ignore[call-overload]
 

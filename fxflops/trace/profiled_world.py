@@ -81,15 +81,16 @@ class ProfiledWorld(World):
         self.device = device
         self._compiler: Any = None
 
-    def prepare_memo(self, in_handler: bool) -> bool:
-        """Return whether no modes except ours, no backward pass and no saved-tensor hooks are active."""
-        return not (
+    def memo_now(self, in_handler: bool) -> Memo | None:
+        """Return the memo if no modes except ours, no backward pass and no saved-tensor hooks are active, else None."""
+        depends_on_more = (
             len_torch_function_stack() != (0 if in_handler else 1)
             or len_torch_dispatch_stack() != 1
             or current_graph_task_id() != -1
             or (torch.is_grad_enabled() and saved_tensors_hooks(False) is not None)
             or (sys.modules.get(COMPILER) is not self._compiler and self._is_importing())
         )
+        return None if depends_on_more else self.memo
 
     def _is_importing(self) -> bool:
         """Return whether torch's compiler is being imported; stop checking once it is loaded."""

@@ -46,7 +46,7 @@ class Recording(ThreadPart):
     def add_repeated(self, operation: Operation, path: str, seconds: float | None, origin: str, owned: Any) -> None:
         """Record a call whose operation is known. ``owned`` has the result, and the arguments, which the call may have written to.
 
-        Not called in a backward pass, where no world's ``prepare_memo`` allows the memo, so the call's path needs no owner.
+        Not called in a backward pass, where no world's ``memo_now`` allows the memo, so the call's path needs no owner.
         """
         # A run without the dispatch mode has no backward pass.
         phase = self._phases.now() if self._world.observe_dispatch else FORWARD
@@ -69,6 +69,12 @@ class Recording(ThreadPart):
         if self._state.in_node or current_graph_task_id() != -1:
             return None
         return self._graph_listener.before(args, kwargs)
+
+    def arguments(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        """Return the specs of a call's positional and keyword arguments. For another library's function, all arguments are named."""
+        if type(func) is LibraryFunction:
+            return (), self._library.specs_of(func, args, kwargs)
+        return spec_of(args), spec_of(kwargs)
 
     def result(self, formula: Formula | None, func: Any, arguments: Arguments, out: Any) -> Any:
         """Return a result's spec, with the facts that a formula needs besides the shape."""
@@ -110,9 +116,9 @@ class Recording(ThreadPart):
         # Checkpoint stops recomputing by raising inside a call: record the operators of the call that have already run.
         if isinstance(sys.exc_info()[1], of_checkpoint(STOPS_RECOMPUTING)):
             if type(target) is LibraryFunction and target.kernel.result is not None:
-                _, specs = self._library.specs_of(target, *arguments)
-                result = self._library.facts_of(formula, target, arguments, result_by_rule(target, specs))
-                self._call_log.call(formula, target, ((), specs, result), path, 0.0)
+                named_specs = self._library.specs_of(target, *arguments)
+                result = self._library.facts_of(formula, target, arguments, result_by_rule(target, named_specs))
+                self._call_log.call(formula, target, ((), named_specs, result), path, 0.0)
                 self._state.call_operators.clear()
                 return
             for func, (*specs, out) in self._state.call_operators:

@@ -130,17 +130,15 @@ class World:
         """Return whether a call that is recorded as a whole may make intermediate tensors that are not seen."""
         return False
 
-    # Methods for the memo, which are called only if the world has a memo
+    # Methods for the memo. Except for memo_now, they are called only if the world has a memo
 
-    def prepare_memo(self, in_handler: bool) -> bool:
-        """Make ``memo`` the memo for torch's current settings, and return whether it may be used in this thread now.
-
-        This may replace ``memo``, so read ``memo`` after this call.
+    def memo_now(self, in_handler: bool) -> Memo | None:
+        """Return the memo for torch's current settings; None if the memo of functions and leaves may not be used in this thread now.
 
         It may be used if a call's record depends only on the metadata of the call's tensors. ``in_handler``: the observer's function
         mode is off because it is handling a call.
         """
-        return False
+        return None
 
     def torch_settings(self, func: Any) -> tuple[Any, ...]:
         """Return the torch settings that change the record of ``func``, as part of the call's key."""
