@@ -42,8 +42,8 @@ from .run.passes import TracedGraph, traced_run
 from .run.progress import progress_bar
 from .run.request import Request, with_own_backward
 from .run.running import prepared_subject
-from .run.trace_run import run_of_trace
 from .trace.memo import Memos
+from .trace_files.run import run_of_trace
 
 NO_OPTIMIZER = """analyze() takes no optimizer; use instead:
   fxflops.count(model, args, backward=True, optimizer=optimizer) to count the optimizer's step without computing it

@@ -27,7 +27,7 @@ FLOORS = [
     ["prediction"],
     ["roofline"],
     ["render"],
-    ["counting"],
+    ["counting", "trace_files"],
     ["run", "conventions"],
     ["trace"],
     ["ops"],

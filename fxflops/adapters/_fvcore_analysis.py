@@ -216,7 +216,7 @@ class JitModelAnalysis:
 
     def _count(self, node: JitNode) -> Counter[str] | None:
         """Return the count that a node's handle returns; None if the node has neither a handle nor a formula that the user registered."""
-        of_formula = charged if node.is_users and charged in self._op_handles.values() else None
+        of_formula = charged if node.is_by_user_formula and charged in self._op_handles.values() else None
         handle = self._op_handles.get(node.kind, of_formula)
         if handle is None:
             return None

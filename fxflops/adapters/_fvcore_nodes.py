@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from ..conventions._rows import DIMS
-from ..counting.counts import is_users
+from ..counting.counts import is_by_user_formula
 from ..ops import BASE
 from ..ops._extend import first
 from ..ops.elementwise import ALIASES as ELEMENTWISE
@@ -27,7 +27,7 @@ class JitNode(NamedTuple):
     """One operator in a trace: its kind ("aten::add"), its inputs and outputs, and the path of the module that calls it.
 
     ``call`` is the index of the call that the node belongs to. ``flops`` are the FLOPs of the call under the convention; if a call has
-    several nodes, the call's FLOPs are all in the first node. ``is_users`` is True if the call is counted by a formula that the user
+    several nodes, the call's FLOPs are all in the first node. ``is_by_user_formula`` is True if the call is counted by a formula that the user
     registered with fxflops.
     """
 
@@ -37,7 +37,7 @@ class JitNode(NamedTuple):
     path: str
     flops: int
     call: int
-    is_users: bool = False
+    is_by_user_formula: bool = False
 
 
 def nodes_of(calls: Iterable[Counted]) -> Iterator[JitNode]:
@@ -58,7 +58,9 @@ def nodes_of(calls: Iterable[Counted]) -> Iterator[JitNode]:
                 Value(value, f"{position}.{part}.out{i}", kind.partition(".")[0]) for i, value in enumerate(outs)
             ]
             flops = 0 if part else counted.flops
-            yield JitNode(kind, values, results, counted.call.path, flops, position, is_users(counted.call, BASE))
+            yield JitNode(
+                kind, values, results, counted.call.path, flops, position, is_by_user_formula(counted.call, BASE)
+            )
 
 
 def _parts(call: Call) -> Iterator[tuple[str, list[Any], Sequence[Any]]]:

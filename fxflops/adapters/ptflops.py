@@ -19,7 +19,7 @@ from torch import nn
 from ..api import count
 from ..conventions import ModuleRule
 from ..conventions import ptflops as convention
-from ..counting.counts import is_users
+from ..counting.counts import is_by_user_formula
 from ..model.inputs import checked_model
 from ..model.modules import children_of, named_modules
 from ..ops import BASE
@@ -150,7 +150,7 @@ class Tree:
         self._flops = dict.fromkeys(modules.values(), 0)
         for scope in scopes:
             module, hook = modules[scope.path], self.hooks.get(scope.cls)
-            if scope.cls not in self.ignored and not is_users(scope, BASE):
+            if scope.cls not in self.ignored and not is_by_user_formula(scope, BASE):
                 rule = self.known(scope.cls)
                 charge = charged_by(hook, module, scope) if hook else rule(scope) if rule else None
                 self._flops[module] += charge or 0

@@ -41,31 +41,31 @@ def count_calls(
     attention: str = "dense",
     scopes: Iterable[Scope] = (),
     attribute_functions: Collection[tuple[str, Any]] = (),
-    users: Mapping[int, Counted] | None = None,
+    user_counts: Mapping[int, Counted] | None = None,
 ) -> tuple[Counted, ...]:
     """Return each call with its cost under the convention, or with the reason why the call has no cost.
 
     ``module_at(path)`` returns a module, for user formulas that read the module's attributes. ``scopes`` are the module calls.
     If the convention charges modules with children, their charges are added after the calls, as separate calls. ``attribute_functions`` are
-    functions stored as modules' attributes, each with the module's path. ``users`` maps the index of a call to the count to reuse for the
+    functions stored as modules' attributes, each with the module's path. ``user_counts`` maps the index of a call to the count to reuse for the
     call. A saved report needs it: the file has the counts by user formulas, but not the formulas.
 
     Raises FormulaError if a user's formula does not fit its call. If a formula of fxflops does not fit, the call has no cost.
     """
     reused = {
         i: each._replace(count=_count_by_user(each.count, each.call.operation, convention))
-        for i, each in (users or {}).items()
+        for i, each in (user_counts or {}).items()
     }
     counts = _Counts(convention, registry, module_at, attention)
     if reused:
         counted = [reused[i]._replace(call=call) if i in reused else counts.of(call) for i, call in enumerate(calls)]
     else:
         counted = counts.of_all(calls)
-    users_rules = {id(formula.function) for formula, _ in registry.users().values()}
-    users_rules |= {id(each.rule) for each in reused.values()}
+    user_rule_ids = {id(formula.function) for formula, _ in registry.user_formulas().values()}
+    user_rule_ids |= {id(each.rule) for each in reused.values()}
     # as_tool_sees gets _is_operator from here, because its module does not import torch.
     return tuple(
-        as_tool_sees(counted, convention, scopes, attribute_functions, users_rules, counts.computes, _is_operator)
+        as_tool_sees(counted, convention, scopes, attribute_functions, user_rule_ids, counts.computes, _is_operator)
     )
 
 
@@ -75,7 +75,7 @@ def counts_of_run(
     registry: FormulaRegistry,
     module_at: Callable[[str], nn.Module],
     attention: str,
-    users: Mapping[int, Counted],
+    user_counts: Mapping[int, Counted],
 ) -> tuple[Counted, ...]:
     """Return the counts of a run, as :func:`count_calls` does. Warn about user formulas that matched no call.
 
@@ -85,7 +85,9 @@ def counts_of_run(
     attribute_functions: Collection[tuple[str, Any]] = ()
     if convention.by_name:
         attribute_functions = {(module.path, function) for module in run.modules for function in module.keeps}
-    counted = count_calls(run.calls, convention, registry, module_at, attention, run.scopes, attribute_functions, users)
+    counted = count_calls(
+        run.calls, convention, registry, module_at, attention, run.scopes, attribute_functions, user_counts
+    )
     if run.params is None:  # a profiler trace
         check_counts_operators(convention.name, counted)
     for sentence in unused_formula_warnings(counted, registry, convention):
@@ -93,23 +95,25 @@ def counts_of_run(
     return counted
 
 
-def users_counts(
+def user_counts_of(
     calls: Sequence[Call],
     counted: Sequence[Counted] | None,
     registry: FormulaRegistry,
     module_at: Callable[[str], nn.Module],
     attention: str,
-    users: Mapping[int, Counted],
+    user_counts: Mapping[int, Counted],
 ) -> dict[int, Counted]:
     """Return the counts made by user formulas under the base convention, by the index of the call.
 
-    ``counted`` are all counts under the base convention; None if not yet computed. ``users`` are the counts by user formulas
+    ``counted`` are all counts under the base convention; None if not yet computed. ``user_counts`` are the counts by user formulas
     that were loaded from the report's file.
     """
-    indices = [i for i, call in enumerate(calls) if i not in users and is_users(call, registry)]
+    indices = [i for i, call in enumerate(calls) if i not in user_counts and is_by_user_formula(call, registry)]
     if indices and counted is None:
-        counted = count_calls(calls, find_convention(BASE_CONVENTION), registry, module_at, attention, users=users)
-    return {**users, **{i: counted[i] for i in indices if counted is not None}}
+        counted = count_calls(
+            calls, find_convention(BASE_CONVENTION), registry, module_at, attention, user_counts=user_counts
+        )
+    return {**user_counts, **{i: counted[i] for i in indices if counted is not None}}
 
 
 @dataclass
@@ -243,7 +247,7 @@ def _reads_module(formula: Formula | None, operation: Operation) -> bool:
     return formula is not None and formula.style != "op" and isinstance(operation.target, type)
 
 
-def is_users(call: Call | Scope, registry: FormulaRegistry) -> bool:
+def is_by_user_formula(call: Call | Scope, registry: FormulaRegistry) -> bool:
     """Return whether this call of an operation or a module is counted by a user formula."""
     formula = formula_of(call.operation, registry)
     return formula is not None and not formula.is_ours
@@ -254,15 +258,15 @@ def unused_formula_warnings(counted: Iterable[Counted], registry: FormulaRegistr
 
     Also return a warning for each row of a user's convention whose op is unknown.
     """
-    formulas = {**registry.users(), **_users_rows(registry, convention)}
+    formulas = {**registry.user_formulas(), **_user_rows(registry, convention)}
     if not formulas:
         return []
     counted = tuple(counted)
     used = {id(each.rule) for each in counted}
-    users = {id(formula.function) for formula, _ in formulas.values()}
+    user_function_ids = {id(formula.function) for formula, _ in formulas.values()}
     calls_by_spelling: dict[str, Counter[str]] = {}
     for each in counted:
-        if id(each.rule) not in users:
+        if id(each.rule) not in user_function_ids:
             calls_by_spelling.setdefault(each.call.op, Counter())[_spelled(each.call.target)] += 1
     unused = {
         formula.function: (key, op) for key, (formula, op) in formulas.items() if id(formula.function) not in used
@@ -282,7 +286,7 @@ def unused_formula_warnings(counted: Iterable[Counted], registry: FormulaRegistr
     ]
 
 
-def _users_rows(registry: FormulaRegistry, convention: Convention) -> dict[Any, tuple[Formula, str]]:
+def _user_rows(registry: FormulaRegistry, convention: Convention) -> dict[Any, tuple[Formula, str]]:
     """Return a convention's rows that the user wrote, by key. Each row comes with the name of the row's op."""
     rows = {key: formula_for([key], row, "") for key, row in convention.rows.items() if not Formula("", row).is_ours}
     return {

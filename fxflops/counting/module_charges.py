@@ -21,18 +21,18 @@ def as_tool_sees(
     convention: Convention,
     scopes: Iterable[Scope],
     attribute_functions: Collection[tuple[str, Any]],
-    users: Collection[int],
+    user_rule_ids: Collection[int],
     computes: Callable[[Operation], bool],
     is_operator: Callable[[Any], bool],
 ) -> Sequence[Counted]:
     """Return the calls as the convention's tool sees them. If the tool charges modules, these charges are added as separate calls.
 
-    ``attribute_functions`` are functions stored as modules' attributes, each with the module's path. ``users`` has the ``id()`` of each
+    ``attribute_functions`` are functions stored as modules' attributes, each with the module's path. ``user_rule_ids`` has the ``id()`` of each
     user formula. A call that a user formula counts is not charged. ``computes(operation)`` returns whether an operation computes anything.
     ``is_operator(target)`` returns whether a target is in ``torch.ops``.
     """
     if convention.operators != ALL:
-        counted = _without_unseen_operators(counted, convention, users, computes, is_operator)
+        counted = _without_unseen_operators(counted, convention, user_rule_ids, computes, is_operator)
     if convention.by_name and attribute_functions:
         # The tool patches functions by name, so it misses calls through a module's attribute (self.act = F.gelu).
         counted = _without(
@@ -41,13 +41,13 @@ def as_tool_sees(
     if convention.childless:
         parents, rows = {scope.path for scope in scopes if scope.has_children}, set(convention.rows.values())
         counted = _without(counted, lambda each: each.call.path in parents and each.rule in rows)
-    return counted if convention.modules is None else _charged(counted, scopes, convention.modules, users)
+    return counted if convention.modules is None else _charged(counted, scopes, convention.modules, user_rule_ids)
 
 
 def _without_unseen_operators(
     counted: Sequence[Counted],
     convention: Convention,
-    users: Collection[int],
+    user_rule_ids: Collection[int],
     computes: Callable[[Operation], bool],
     is_operator: Callable[[Any], bool],
 ) -> Sequence[Counted]:
@@ -64,7 +64,7 @@ def _without_unseen_operators(
     calls_seen = []
     for each in counted:
         origin = each.call.origin
-        if each.cost is None or id(each.rule) in users or (origin == OPERATOR and sees_called):
+        if each.cost is None or id(each.rule) in user_rule_ids or (origin == OPERATOR and sees_called):
             pass
         elif origin and computes(each.call.operation):
             each = each._replace(count=missing[origin](each))
@@ -96,7 +96,7 @@ def _without(counted: Iterable[Counted], is_unseen: Callable[[Counted], bool]) -
 
 
 def _charged(
-    counted: Sequence[Counted], scopes: Iterable[Scope], rule_of: Rules, users: Collection[int]
+    counted: Sequence[Counted], scopes: Iterable[Scope], rule_of: Rules, user_rule_ids: Collection[int]
 ) -> list[Counted]:
     """Return the calls with their modules' charges. A leaf module's charge is added to the cost of the module's call.
 
@@ -116,7 +116,7 @@ def _charged(
         charges_due = charges.get((call.call.path, call.call.target))
         if charges_due and call.cost is not None:
             _, rule, charge = charges_due.popleft()
-            if id(call.rule) not in users:
+            if id(call.rule) not in user_rule_ids:
                 call = Counted(call.call, Count(call.cost.plus(Cost(others=charge)), rule, integer=call.count.integer))
         charged_calls.append(call)
     # The remaining charges belong to modules without a recorded call, or to modules whose call has no formula.

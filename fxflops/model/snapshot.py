@@ -148,7 +148,7 @@ class Snapshot:
                 self._arrays.append((further, further.copy()))
             self._places += [(place, further, value_at(place, further)) for place in places_in(further)]
         functions = [value for value in attribute_values if type(value) in (FunctionType, CachedFunction)]
-        functions += [hook for registered in hooks for hook in _users(registered).values()] if any(hooks) else []
+        functions += [hook for registered in hooks for hook in _user_hooks(registered).values()] if any(hooks) else []
         self._outside = Outside({*self._classes}, functions)
         self._outside.tensors += [each for each in reachable if issubclass(type(each), torch.Tensor)]
         self._random += [(generator, generator.get()) for generator in self._outside.generators]
@@ -163,7 +163,7 @@ class Snapshot:
         self._keys: list[str] = [*chain.from_iterable(self._dicts)]
         self._values: list[Any] = [*chain.from_iterable(map(VALUES, self._dicts))]
         self._copies = [*map(_copied, self._containers)]
-        self._hooks = [(registered, _users(registered)) for registered in hooks] if any(hooks) else []
+        self._hooks = [(registered, _user_hooks(registered)) for registered in hooks] if any(hooks) else []
         self._hookless = [] if self._hooks else hooks
         self._other_tensors = dict(zip(map(id, all_tensors), all_tensors, strict=True))
         for key in own_parameters.keys() & self._other_tensors.keys():
@@ -265,11 +265,11 @@ class Snapshot:
             if value_at(place, owner) is not value:
                 set_at(place, owner, value)
         added = [(hooks, dict[Any, Any]()) for hooks in self._hookless] if any(self._hookless) else []
-        for hooks, users in (*self._hooks, *added):
-            if not _has_items(present := _users(hooks), users):
+        for hooks, user_hooks in (*self._hooks, *added):
+            if not _has_items(present := _user_hooks(hooks), user_hooks):
                 for key in present:
                     del hooks[key]
-                hooks.update(users)
+                hooks.update(user_hooks)
         self._tensors.rewind()
         for array, copy in self._arrays:
             _restore_array(array, copy)
@@ -295,7 +295,7 @@ def _is_same_value(value: Any, before: Any) -> bool:
     return value is before or (type(value) in ATOMS and bool(value == before))
 
 
-def _users(hooks: dict[Any, Any]) -> dict[Any, Any]:
+def _user_hooks(hooks: dict[Any, Any]) -> dict[Any, Any]:
     """Return the user's hooks. The keys of the user's hooks are numbers; fxflops's own hooks, also in other threads, have other keys."""
     return {key: hook for key, hook in [*hooks.items()] if isinstance(key, int)}
 

@@ -126,9 +126,9 @@ class TensorState:
             for tensor, hooks in zip(self._differentiable, self._hooks, strict=True):
                 if tensor._backward_hooks is not hooks:
                     tensor._backward_hooks = hooks
-        for hooks, users in self._copied_hooks:
+        for hooks, user_hooks in self._copied_hooks:
             hooks.clear()
-            hooks.update(users)
+            hooks.update(user_hooks)
         if not all(map(is_, map(GRADIENT, self._owners), self._gradients)):
             for tensor, gradient in zip(self._owners, self._gradients, strict=True):
                 if tensor.grad is not gradient:

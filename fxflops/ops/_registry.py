@@ -76,7 +76,7 @@ class FormulaRegistry:
         self.entries: dict[Any, Formula] = {}
         self.fallback: Callable[[OpOverload], Formula | None] | None = parent.fallback if parent else None
         self.functions: set[int] = set()
-        self._users: dict[Any, str] = {}
+        self._ops_of_user_keys: dict[Any, str] = {}
         self.python_functions: dict[Any, FunctionType] = {} if parent is None else dict(parent.python_functions)
         # Names of library functions, grouped by module, since few of these modules are imported.
         self.library_functions: dict[str, tuple[str, ...]] = {} if parent is None else dict(parent.library_functions)
@@ -86,7 +86,7 @@ class FormulaRegistry:
         self.functions.add(id(entry.function))
         for key in _keys(target):
             if not entry.is_ours:
-                self._users.setdefault(key, (self._counting(target, key) or entry).op)
+                self._ops_of_user_keys.setdefault(key, (self._counting(target, key) or entry).op)
             self.entries[key] = entry
             if is_library_function(key):
                 module = key.partition(":")[0]
@@ -101,7 +101,7 @@ class FormulaRegistry:
         The list is filled when the context ends. Formulas that the user added earlier keep precedence. If the context raises an
         exception, nothing is added.
         """
-        tables: list[dict[Any, Any]] = [self.entries, self._users, self.python_functions]
+        tables: list[dict[Any, Any]] = [self.entries, self._ops_of_user_keys, self.python_functions]
         entries, *others = before = [dict(table) for table in tables]
         ops = list[str]()
         try:
@@ -180,14 +180,14 @@ class FormulaRegistry:
                 return base, entry
         return None, None
 
-    def users(self) -> dict[Any, tuple[Formula, str]]:
+    def user_formulas(self) -> dict[Any, tuple[Formula, str]]:
         """Return the user's formulas by key, including those of the parent, each with the name of the op that it counts."""
         found = {
             key: (entry, op)
-            for key, op in self._users.items()
+            for key, op in self._ops_of_user_keys.items()
             if (entry := self.entries.get(key)) is not None and not entry.is_ours
         }
-        return found if self.parent is None else {**self.parent.users(), **found}
+        return found if self.parent is None else {**self.parent.user_formulas(), **found}
 
     def items(self) -> Iterator[tuple[Any, Formula]]:
         """Yield every key with its entry, including the parent's entries."""
@@ -324,7 +324,9 @@ def _keys(target: Any) -> list[Any]:
     if isinstance(target, str):
         if ":" in target:
             return [target]
-        replaced = ((op, key) for key, (_, op) in BASE.users().items())  # a user's formula does not rename an op
+        replaced = (
+            (op, key) for key, (_, op) in BASE.user_formulas().items()
+        )  # a user's formula does not rename an op
         ops = grouped([*((entry.op, key) for key, entry in BASE.items()), *replaced])
         if target not in ops and hasattr(torch.Tensor, target):
             return [getattr(torch.Tensor, target), *named(target)]

@@ -98,11 +98,11 @@ class Report(View):
         model: Callable[[], nn.Module | None] | None,
         attention: str = "dense",
         counted: tuple[Counted, ...] | None = None,
-        users: Mapping[int, Counted] | None = None,
+        user_counts: Mapping[int, Counted] | None = None,
     ) -> None:
         """Count the calls of ``run``. If the run was read from a file, ``counted`` already has the counts.
 
-        ``registry`` and ``model`` may be None for a run read from a file. ``users`` maps the index of a call to a count of this call that a
+        ``registry`` and ``model`` may be None for a run read from a file. ``user_counts`` maps the index of a call to a count of this call that a
         formula of the user gave. A file stores these counts, because a file cannot store formulas.
         """
         self._run = run
@@ -110,7 +110,7 @@ class Report(View):
         if registry is not None:
             self._registry = registry
         self._model = model
-        self._users = users or {}
+        self._user_counts = user_counts or {}
         self._data: Mapping[str, Any] | None = None
         """The JSON data from which this report was read; None if torch was loaded at that time."""
         if counted is None:
@@ -118,7 +118,7 @@ class Report(View):
             from ..counting.counts import counts_of_run
 
             module_at = module_finder(model, run.calls)
-            counted = counts_of_run(run, convention, self._registry, module_at, attention, self._users)
+            counted = counts_of_run(run, convention, self._registry, module_at, attention, self._user_counts)
         self._counted_run = CountedRun(run, counted, convention.name, attention)
 
     @cached_property
@@ -483,11 +483,13 @@ class Report(View):
     def _recounted(
         self, rules: Convention, attention: str, formulas: Mapping[Any, FormulaFunction] | None = None
     ) -> Report:
-        from ..counting.counts import is_users
+        from ..counting.counts import is_by_user_formula
 
         registry = self._registry.derive(formulas)
-        users = {i: counted for i, counted in self._users.items() if not is_users(self.calls[i], registry)}
-        return Report(self._run, rules, registry, self._model, attention, users=users)
+        user_counts = {
+            i: counted for i, counted in self._user_counts.items() if not is_by_user_formula(self.calls[i], registry)
+        }
+        return Report(self._run, rules, registry, self._model, attention, user_counts=user_counts)
 
     def explain(self, a: str | Convention, b: str | Convention | None = None, phase: str = FORWARD) -> Explanation:
         """Explain why conventions ``a`` and ``b`` give different totals. Each row is an op that the conventions count differently.
@@ -686,7 +688,9 @@ class Report(View):
     def with_name(self, name: str) -> Report:
         """Return a copy of this report that shows ``name`` after the model's class. Views show the name; files store the name."""
         run = replace(self._run, environment=self.environment._replace(asked=name))
-        return Report(run, self._convention, self._registry, self._model, self.attention, self.counted, self._users)
+        return Report(
+            run, self._convention, self._registry, self._model, self.attention, self.counted, self._user_counts
+        )
 
     @property
     def compiled(self) -> CompiledView | None:
@@ -824,7 +828,7 @@ class Report(View):
             from ..model.callables import as_model, reference_to
 
             reference = reference_to(as_model(model))
-        report = cls(saved.run, saved.convention, None, reference, saved.attention, saved.counted, saved.users)
+        report = cls(saved.run, saved.convention, None, reference, saved.attention, saved.counted, saved.user_counts)
         report._data = None if is_torch_loaded() else data
         return report
 
@@ -842,11 +846,11 @@ class Report(View):
 
         The counts by the user's formulas are made under the base convention. A file can store them, because they are valid under every convention.
         """
-        from ..counting.counts import users_counts
+        from ..counting.counts import user_counts_of
 
         counted = self.counted if self.convention == BASE_CONVENTION else None
         module_at = module_finder(self._model, self.calls)
-        return users_counts(self.calls, counted, self._registry, module_at, self.attention, self._users)
+        return user_counts_of(self.calls, counted, self._registry, module_at, self.attention, self._user_counts)
 
     def to_json(self, path: Path | None = None) -> str | None:
         """Return the whole report as JSON that :meth:`load` can read, or write the JSON to ``path``."""

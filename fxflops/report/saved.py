@@ -100,10 +100,12 @@ PLACE = ("path", "node", "site", "seconds", "phase", "origin")
 """The fields of a call that say where and when the call was made."""
 
 
-def to_json_data(counted_run: CountedRun, users: Mapping[int, Counted], totals: Mapping[str, Any]) -> dict[str, Any]:
+def to_json_data(
+    counted_run: CountedRun, user_counts: Mapping[int, Counted], totals: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return a counted run as JSON-compatible data.
 
-    ``users`` are the counts by the user's formulas, by call index.
+    ``user_counts`` are the counts by the user's formulas, by call index.
     """
     run, counted = counted_run.run, counted_run.counted
     memory, block = run.memory, run.block
@@ -128,7 +130,7 @@ def to_json_data(counted_run: CountedRun, users: Mapping[int, Counted], totals: 
         "totals": dict(totals),
         "calls": entries[: len(calls)],
         "charges": entries[len(calls) :],
-        "users": {str(i): _counted(each) for i, each in users.items()},
+        "users": {str(i): _counted(each) for i, each in user_counts.items()},
         "scopes": [
             {"path": scope.path, "cls": name_of(scope.cls), "params": encoded(dict(scope.params))}
             | operation_data(scope.operation)
@@ -283,7 +285,7 @@ class Saved:
             self._counted(entry, call)
             for entry, call in zip([*data["calls"], *data["charges"]], [*calls_as_counted, *charges], strict=True)
         )
-        self.users = {int(i): self._counted(entry, calls[int(i)]) for i, entry in data["users"].items()}
+        self.user_counts = {int(i): self._counted(entry, calls[int(i)]) for i, entry in data["users"].items()}
         # If a file was edited by hand or written by another program, the calls may not add up to the total in the file.
         flops = sum(each.flops for each in self.counted if each.call.phase in PARTS[FORWARD])
         stated = data["totals"]["total_flops"]

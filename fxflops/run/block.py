@@ -36,6 +36,7 @@ from ..ops import FormulaRegistry
 from ..records import OUTSIDE, Scope, Step
 from ..torch_internals import is_on_fake
 from ..trace.autograd_owners import AutogradOwners
+from ..trace.call_log import FailedCall
 from ..trace.changes import ChangeListener
 from ..trace.data_loaders import data_loaders_watched
 from ..trace.fake_world import FakeWorld, results_on
@@ -249,8 +250,8 @@ class Block:
         return not (self._observer.calls or self._observer.scopes)
 
     @property
-    def failed(self) -> tuple[str, str, Any] | None:
-        """The name, path and argument specs of the first operation that raised; None if none raised, or operations were not observed."""
+    def failed(self) -> FailedCall | None:
+        """The first operation that raised; None if none raised, or operations were not observed."""
         return self._observer.failed
 
     def live_tensors(self) -> Sequence[LiveTensor]:

@@ -39,6 +39,7 @@ from ..records import BACKWARD, specs_in
 from ..records.tensors import spec_of
 from ..torch_internals import is_on_fake
 from ..trace.autograd_owners import AutogradOwners, Owners, backward_from, requires_gradient
+from ..trace.call_log import FailedCall
 from ..trace.changes import ChangeListener
 from ..trace.dtypes import MixedDtypesError
 from ..trace.forwards import is_hooked
@@ -518,13 +519,14 @@ def _forward_and_backward(subject: Subject, observer: Observer) -> Any:
     except Exception as error:
         if _may_run_own_backward(subject) and re.search(OWN_BACKWARD, str(error)):
             raise OwnBackwardError from error
-        whole_call = type(subject.model).__name__, "", (spec_of(args), spec_of(kwargs))
-        op, path, (args_specs, kwargs_specs) = observer.failed or whole_call
+        name = type(subject.model).__name__
+        failed = observer.failed or FailedCall(name, "", (spec_of(args), spec_of(kwargs)))
+        args_specs, kwargs_specs = failed.arguments
         what_is_missing = _what_meta_lacks(error)
         raise run_error(
             error,
-            call=op,
-            module=f"module {path!r}" if path else "",
+            call=failed.name,
+            module=f"module {failed.path!r}" if failed.path else "",
             args=args_specs,
             kwargs=kwargs_specs,
             details=line_that_raised(error) + what_is_missing,

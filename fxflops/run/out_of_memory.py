@@ -14,6 +14,7 @@ from ..meters.history import LiveTensor
 from ..meters.live_storages import LiveStorages, Named
 from ..model.optimizer import gradients_of
 from ..records import Call
+from ..trace.call_log import FailedCall
 
 
 @contextmanager
@@ -35,14 +36,16 @@ def add_memory_note(
     device: torch.device,
     live: Sequence[LiveTensor],
     is_observed: bool,
-    failed: tuple[str, str, object] | None,
+    failed: FailedCall | None,
 ) -> None:
     """Add a note to an out-of-memory error in the user's code: the call that raised, and the tensors in memory.
 
-    The error's type and message do not change. ``failed`` is the name and the module of the call that raised, or None if unknown.
+    The error's type and message do not change. ``failed`` is the call that raised; None if unknown.
     """
     accelerator = accelerator_of(device)
     add_note = getattr(error, "add_note", None)  # since Python 3.11
     if add_note is not None and accelerator is not None and accelerator.has_statistics:
-        where = f"raised at {failed[0]} in {f'module {failed[1]!r}' if failed[1] else 'the root'}\n" if failed else ""
+        where = ""
+        if failed is not None:
+            where = f"raised at {failed.name} in {f'module {failed.path!r}' if failed.path else 'the root'}\n"
         add_note(where + memory_text(accelerator, live, is_observed))

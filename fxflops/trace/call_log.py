@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..ops import Formula
 from ..records import BACKWARD, EMPTY_MAPPING, RECOMPUTE, Call, Operation, typed
@@ -14,6 +14,14 @@ from .source import author_line
 
 CallSpecs = tuple[Any, Any, Any]
 """The specs of a call's arguments, its keyword arguments and its result."""
+
+
+class FailedCall(NamedTuple):
+    """A call that raised: the name of the function or the module class, the module's path, and the specs of the arguments."""
+
+    name: str
+    path: str
+    arguments: tuple[Any, Any]
 
 
 class CallLog:

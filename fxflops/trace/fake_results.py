@@ -17,8 +17,8 @@ OF_VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, to
 """Tags of operators whose results depend on values, or that change an argument's shape."""
 KNOWN = frozenset({"aten", "_c10d_functional", "fsdp"})
 """The namespaces of operators that have no effect on fake tensors besides their results."""
-NEW, SHARED = -1, -2
-"""Used in place of an argument's index: the result has its own memory (NEW), or shares memory with an earlier result (SHARED)."""
+NEW_MEMORY, MEMORY_OF_RESULT = -1, -2
+"""Used in place of an argument's index: the result has its own memory, or shares memory with an earlier result."""
 MOST = 50_000
 """The most keys of calls that are remembered."""
 FAKE = "fake tensors"
@@ -32,7 +32,7 @@ _REMEMBERED: dict[tuple[Any, ...], Recipe | None] = {}
 class Result(NamedTuple):
     """A tensor that an operator returned: an argument, a view of an argument, or a new tensor.
 
-    ``source`` is the index of the argument, or :data:`NEW` for a new tensor. ``attributes`` are the attributes of the fake tensor,
+    ``source`` is the index of the argument, or :data:`NEW_MEMORY` for a new tensor. ``attributes`` are the attributes of the fake tensor,
     without its mode. If the result is the argument itself, ``attributes`` is None, and the other fields are not set.
     """
 
@@ -124,15 +124,15 @@ class FakeResults:
         if type(out) is not self.fake or self._form(out) is None:
             return NotImplemented
         storage = out.untyped_storage()
-        source = storages.setdefault(storage._cdata, NEW)
+        source = storages.setdefault(storage._cdata, NEW_MEMORY)
         attributes = {name: value for name, value in vars(out).items() if name != "fake_mode"}
         result = Result(source, out.shape, out.stride(), out.storage_offset(), out.dtype, out.fake_device, attributes)
-        if source == NEW:
-            storages[storage._cdata] = SHARED
+        if source == NEW_MEMORY:
+            storages[storage._cdata] = MEMORY_OF_RESULT
             with DisableTorchDispatch():
                 is_whole = storage.nbytes() == self._make(result, tensors, {}).untyped_storage().nbytes()
             return result if is_whole and not result.offset else NotImplemented
-        return result if source != SHARED and tensors[source].dtype is out.dtype else NotImplemented
+        return result if source != MEMORY_OF_RESULT and tensors[source].dtype is out.dtype else NotImplemented
 
     def _make(self, result: Result | None, tensors: list[Any], views: dict[int, torch.Tensor]) -> Any:
         """Rebuild a tensor that the operator returned. ``views`` has the first meta view of each argument, by the argument's index."""
@@ -141,7 +141,7 @@ class FakeResults:
         source, shape, strides, offset, dtype, device, result_attributes = result
         if result_attributes is None:
             return tensors[source]
-        if source == NEW:
+        if source == NEW_MEMORY:
             meta = torch.empty_strided(shape, strides, dtype=dtype, device="meta")
         elif source in views:
             meta = views[source].as_strided(shape, strides, offset)

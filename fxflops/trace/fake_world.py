@@ -9,16 +9,12 @@ from typing import Any
 import torch
 
 from ..records import Operation
-from ..records.pairs import ATTENTIONS
 from ..torch_internals import get_current_dispatch_mode_stack, len_torch_dispatch_stack
 from .fake_results import FakeResults
 from .memo import NEW, MemoryEffect, NewCall, Recipe
 from .processes import communicates
 from .profiled_world import ProfiledWorld
-from .worlds import RNN_BACKWARD
-
-NOT_IN_MEMO = frozenset({*ATTENTIONS, RNN_BACKWARD})
-"""Operations that a simulation never repeats from the memo, because their record depends on more than metadata."""
+from .worlds import OPERATORS_NOT_IN_MEMO
 
 
 class FakeWorld(ProfiledWorld):
@@ -47,7 +43,7 @@ class FakeWorld(ProfiledWorld):
     def learn_operator(
         self, call: NewCall, operation: Operation, out: Any, memory_effect: MemoryEffect, is_part: bool
     ) -> None:
-        is_repeatable = call.formula.op not in NOT_IN_MEMO and not communicates(operation.target)
+        is_repeatable = call.formula.op not in OPERATORS_NOT_IN_MEMO and not communicates(operation.target)
         if is_repeatable and self._results.knows(call.key):
             self.memo[call.key] = Recipe(operation, NEW, is_part=is_part)
 

@@ -61,7 +61,7 @@ from .meta_results import RESULTS, written_on_meta
 from .model_tensors import Arguments
 from .modes import transformed
 from .spelling import is_meta_kernel
-from .worlds import RNN_BACKWARD, RunTimed, World
+from .worlds import OPERATORS_NOT_IN_MEMO, RunTimed, World
 
 META_DEVICE = torch.device("meta")
 PROPERTIES = ("shape", "ndim", "dtype", "layout", "requires_grad", "is_nested")
@@ -78,8 +78,6 @@ PLAIN_INDICES = frozenset({int, slice, type(None), type(...)})
 PACK_SEQUENCE = "_pack_padded_sequence"
 RETURN_TYPES = "torch.return_types"
 """The module of the named tuples that ``max``, ``sort`` and ``topk`` return."""
-OPERATORS_NOT_IN_MEMO = frozenset({*UNINITIALIZED, *ATTENTIONS, RNN_BACKWARD})
-"""Operators that are never repeated from the memo: their record depends on more than metadata, or they leave memory unwritten."""
 
 
 def is_sequence(kind: type) -> bool:

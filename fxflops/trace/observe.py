@@ -71,6 +71,7 @@ from ..records import Call
 from ..torch_internals import DisableTorchFunction
 from .attention_pairs import with_shares
 from .autograd_owners import loss_in, roots_of
+from .call_log import FailedCall
 from .instruments import Instruments
 from .observer_state import SharedState, ThreadState
 from .phases import Phases
@@ -129,8 +130,8 @@ class Observer:
         return self._shared.ran_on
 
     @property
-    def failed(self) -> tuple[str, str, Any] | None:
-        """The name, path and argument specs of the first call that raised; None if no call raised."""
+    def failed(self) -> FailedCall | None:
+        """The first call that raised; None if no call raised."""
         return self._shared.failed
 
     def __enter__(self) -> Observer:

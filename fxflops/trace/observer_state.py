@@ -17,7 +17,7 @@ from ..meters.stopwatch import PhaseTimes, Stopwatch
 from ..ops import FormulaRegistry
 from ..records import Scope, Step
 from .attention_pairs import Masks
-from .call_log import CallLog, CallSpecs
+from .call_log import CallLog, CallSpecs, FailedCall
 from .forwards import ObservedModule
 from .functions import Bodies, without_torch_function_guard
 from .instruments import Instruments
@@ -38,7 +38,7 @@ class SharedState:
 
     ``calls`` and ``scopes`` are the records; ``steps`` are the outermost module calls, named by the module's path. ``lock`` is held
     while a call runs and is recorded, so that threads take turns. ``ran_on`` is the device of the first model output. ``path`` is
-    recorded for calls outside all modules. ``failed`` has the name, path and argument specs of the first call that raised.
+    recorded for calls outside all modules. ``failed`` is the first call that raised.
     ``has_called`` is True once a module has been called.
     """
 
@@ -67,7 +67,7 @@ class SharedState:
         self.steps: list[Step] = []
         self.path = ""
         self.ran_on: torch.device | None = None
-        self.failed: tuple[str, str, Any] | None = None
+        self.failed: FailedCall | None = None
         self.has_called = False
 
         self.observed_modules = {id(module): ObservedModule(module, path) for module, path in modules.items()}
@@ -86,9 +86,9 @@ class SharedState:
         self.library_hooks: list[RemovableHandle] = []
         self._imported = 0
 
-    def note_failure(self, name: str, path: str, specs: Any) -> None:
+    def note_failure(self, name: str, path: str, arguments: tuple[Any, Any]) -> None:
         """Note the first call that raises; ignore later ones, since the first is usually the cause of the error."""
-        self.failed = self.failed or (name, path, specs)
+        self.failed = self.failed or FailedCall(name, path, arguments)
 
     def follow_imports(self) -> None:
         """Start to observe functions of libraries that the model's code has imported since the last call."""

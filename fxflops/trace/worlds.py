@@ -30,8 +30,10 @@ from torch import nn
 
 from ..meters.live_storages import LiveStorages
 from ..ops import Formula
+from ..ops._traits import UNINITIALIZED
 from ..ops.einsum import order_now
 from ..records import EMPTY_MAPPING, Call, Operation
+from ..records.pairs import ATTENTIONS
 from ..records.tensors import spec_of
 from .call_log import CallLog
 from .memo import Memo, MemoryEffect, NewCall, Recipe
@@ -41,6 +43,8 @@ RunTimed = Callable[[Recipe, Any, Any, Any], tuple[Any, float]]
 """A function that runs ``func(*args, **kwargs)``, a call with a recipe, and returns its result and its seconds."""
 RNN_BACKWARD = "rnn_backward"
 """The op whose cost depends on which of its arguments require a gradient."""
+OPERATORS_NOT_IN_MEMO = frozenset({*UNINITIALIZED, *ATTENTIONS, RNN_BACKWARD})
+"""Operators that are never repeated from the memo: their record depends on more than metadata, or they leave memory unwritten."""
 
 
 class World:

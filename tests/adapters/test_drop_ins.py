@@ -370,7 +370,7 @@ BY_PEER: dict[str, Callable[[nn.Module, torch.Tensor], Any]] = {
 
 @pytest.mark.parametrize("peer", BY_PEER)
 def test_they_count_what_a_formula_registered_with_fxflops_says(peer: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for table in ("entries", "_users"):
+    for table in ("entries", "_ops_of_user_keys"):
         monkeypatch.setattr(BASE, table, dict(getattr(BASE, table)))
     linear, x = nn.Linear(16, 16, bias=False), torch.ones(1, 16)
     alone, macs = BY_PEER[peer](nn.Sequential(linear), x), fxflops.Cost(macs=256, muls=256, adds=240)
@@ -387,7 +387,7 @@ def test_they_count_what_a_formula_registered_with_fxflops_says(peer: str, monke
 def test_a_class_with_a_formula_is_none_without_a_rule(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for table in ("entries", "_users"):
+    for table in ("entries", "_ops_of_user_keys"):
         monkeypatch.setattr(BASE, table, dict(getattr(BASE, table)))
     net, x = nn.Sequential(nn.Linear(16, 16, bias=False), Scanned()), torch.ones(1, 16)
     assert thop.profile(net, (x,), report_missing=True)[1] == 16 * 16

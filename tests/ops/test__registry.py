@@ -62,5 +62,5 @@ def test_formulas_for_one_run_keep_the_names_of_ops() -> None:
 
     registry = BASE.derive({torch.add: cost, F.silu: cost, "mylib::scan": cost})
     assert [registry.find(target).op for target in (torch.add, F.silu)] == ["add", "silu"]
-    assert {"add", "silu", "scan"} <= {op for _, op in registry.users().values()}
-    assert not BASE.derive(None).users()
+    assert {"add", "silu", "scan"} <= {op for _, op in registry.user_formulas().values()}
+    assert not BASE.derive(None).user_formulas()

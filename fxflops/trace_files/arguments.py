@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .trace_file import CONCRETE, SHAPES, Event
+from .reading import CONCRETE, SHAPES, Event
 
 FORWARD, BACKWARD = "aten::convolution", "aten::convolution_backward"
 PLAIN, TRANSPOSED = "aten::conv", "aten::conv_transpose"

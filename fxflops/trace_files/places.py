@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from ..records import BACKWARD, FORWARD, GRADIENT, OPTIMIZER, RECOMPUTE, grouped
 from ..torch_internals import GRAPH_CALL
-from .trace_file import Event, TraceFile
+from .reading import Event, TraceFile
 
 NODE, STEP, MODULE = "autograd::engine::evaluate_function", "Optimizer.step#", "nn.Module: "
 CHECKPOINT_NODE, CHECKPOINT_FILE = "Checkpoint", "torch/utils/checkpoint.py"

@@ -16,12 +16,12 @@ from ..meters.stopwatch import BETWEEN
 from ..meters.timing import Timing
 from ..ops import FormulaRegistry
 from ..records import BACKWARD, FORWARD, GRADIENT, RECOMPUTE, Call, Module, Operation, Scope, Step, grouped
-from .environment import environment_of_trace
-from .outcome import Run, RunMemory
-from .trace_arguments import shows_numbers, with_convolutions
-from .trace_file import TraceFile, read_file
-from .trace_operations import Operations, commonest_dtype
-from .trace_places import TraceOperator, TraceWalk, busy, events_of
+from ..run.environment import environment_of_trace
+from ..run.outcome import Run, RunMemory
+from .arguments import shows_numbers, with_convolutions
+from .operations import Operations, commonest_dtype
+from .places import TraceOperator, TraceWalk, busy, events_of
+from .reading import TraceFile, read_file
 
 STEP, ONE_STEP = "ProfilerStep#", "step 1"
 COPIES, EARLIER = "copied by no operator", "begun before the trace"

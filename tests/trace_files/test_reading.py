@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fxflops.errors import InputError
-from fxflops.run.trace_file import read_file
+from fxflops.trace_files.reading import read_file
 
 from .traces import event, kernel, mm, written
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fxflops.run.trace_file import read_file
-from fxflops.run.trace_places import TraceOperator, TraceWalk
+from fxflops.trace_files.places import TraceOperator, TraceWalk
+from fxflops.trace_files.reading import read_file
 
 from .traces import Event, event, kernel, launch, mm, module, node, written
 

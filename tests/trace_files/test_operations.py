@@ -10,8 +10,8 @@ import torch
 from fxflops.names import Absent
 from fxflops.ops import BASE
 from fxflops.records import Spec
-from fxflops.run.trace_file import Event
-from fxflops.run.trace_operations import Operations, tensor_dtype
+from fxflops.trace_files.operations import Operations, tensor_dtype
+from fxflops.trace_files.reading import Event
 
 aten = torch.ops.aten
 

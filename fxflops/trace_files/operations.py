@@ -18,7 +18,7 @@ from ..ops import FormulaRegistry
 from ..records import COMMUNICATION, NO_ARGUMENTS, Operation, Spec, specs_in, typed
 from ..records.tensors import spec_of
 from ..torch_internals import OpOverload, OpOverloadPacket, is_composite, tree_map
-from .trace_file import CONCRETE, SHAPES, Event, TraceFile
+from .reading import CONCRETE, SHAPES, Event, TraceFile
 
 Bound = tuple[Any, tuple[Any, ...], dict[str, Any]]
 """An overload with its arguments and keyword arguments. If no overload fits the arguments, the operator's name replaces the overload."""
