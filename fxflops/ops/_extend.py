@@ -9,6 +9,7 @@ from ._registry import ESCAPE, formula, zero
 from ._rules import (
     ANY,
     CONTIGUOUS,
+    CONVOLVED,
     EVEN,
     FORMAT,
     KEPT,
@@ -47,6 +48,7 @@ from .shapes import (
 __all__ = [
     "ANY",
     "CONTIGUOUS",
+    "CONVOLVED",
     "ESCAPE",
     "EVEN",
     "FORMAT",

@@ -11,10 +11,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ._extend import CONTIGUOUS, Cost, Sizes, Spec, contraction, each, fits, formula, named, summed, when
+from ._extend import CONVOLVED, Cost, Sizes, Spec, contraction, each, fits, formula, named, summed, when
 from .conv_transpose import conv_transpose
 
 
@@ -31,7 +32,7 @@ def conv(input: Spec, weight: Spec, *, bias: Spec | None = None, out: Spec) -> C
     return contraction(math.prod(weight[1:]), out.numel(), bias is not None)
 
 
-@conv.shape(nn.Conv1d, nn.Conv2d, nn.Conv3d, F.conv1d, F.conv2d, F.conv3d, layout=CONTIGUOUS)
+@conv.shape(nn.Conv1d, nn.Conv2d, nn.Conv3d, F.conv1d, F.conv2d, F.conv3d, layout=CONVOLVED)
 def conv_shape(
     input: Spec,
     weight: Spec,
@@ -46,7 +47,9 @@ def conv_shape(
     dims = weight.ndim - 2
     if dims < 1 or input.ndim != dims + 2 or input.dtype is not weight.dtype or padding_mode != "zeros":
         return None
-    if input.dtype.is_complex:  # torch computes it with real convolutions
+    if (
+        input.dtype.is_complex or input.dtype is torch.bool
+    ):  # torch computes the former with real convolutions, and refuses the latter
         return None
     if input[1] != weight[1] * groups or weight[0] % groups or not fits(bias, weight[0], input):
         return None

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ._extend import CONTIGUOUS, Cost, Sizes, Spec, added_up, each, fits, formula, named
+from ._extend import CONVOLVED, Cost, Sizes, Spec, added_up, each, fits, formula, named
 
 
 @formula(
@@ -31,7 +32,7 @@ def conv_transpose(input: Spec, weight: Spec, *, bias: Spec | None = None, out: 
 @conv_transpose.shape(
     *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
     *(F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d),
-    layout=CONTIGUOUS,
+    layout=CONVOLVED,
 )
 def conv_transpose_shape(
     input: Spec,
@@ -49,7 +50,9 @@ def conv_transpose_shape(
     Return None if ``output_size`` is passed.
     """
     dims = weight.ndim - 2
-    if output_size is not None or input.ndim != dims + 2 or input.dtype is not weight.dtype or input.dtype.is_complex:
+    if output_size is not None or input.ndim != dims + 2 or input.dtype is not weight.dtype:
+        return None
+    if input.dtype.is_complex or input.dtype is torch.bool:
         return None
     if input[1] != weight[0] or weight[0] % groups or not fits(bias, weight[1] * groups, input):
         return None

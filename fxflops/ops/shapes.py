@@ -16,6 +16,7 @@ from ._apply import arguments
 from ._rules import (
     ANY,
     CONTIGUOUS,
+    CONVOLVED,
     EVEN,
     FORMAT,
     KEPT,
@@ -36,6 +37,8 @@ Sizes = int | Sequence[int]
 
 SINGLE = 4
 """The bytes of an element in single precision. A result with smaller elements may have operands with smaller elements, too."""
+DOUBLE = 8
+"""The bytes of an element in double precision."""
 LAST = (0, 2, 3, 1)
 """The dims of a channels-last image in memory order."""
 
@@ -78,7 +81,7 @@ def shape_of(rule: Rule, ran: Operation, tensors: Sequence[Strided], device: str
         return Result(out, None)
     if ran.kwargs and any(out is value for value in ran.kwargs.values()):
         return None
-    strides = _strides(rule.layout, out, tensors)
+    strides = _strides(rule.layout, out, tensors, device)
     if strides is None:
         return None
     temporaries: Temporaries | None = ()
@@ -115,10 +118,12 @@ def unseen_temporaries(ran: Operation, tensors: Sequence[Strided], device: str, 
         return None
 
 
-def _strides(layout: str, out: Spec, tensors: Sequence[Strided]) -> Strides | None:
+def _strides(layout: str, out: Spec, tensors: Sequence[Strided], device: str) -> Strides | None:
     """Return the strides of the result, or None if they are unknown."""
     if layout is FORMAT:
         return in_format(out, tensors)
+    if layout is CONVOLVED:
+        return convolved(out, tensors, device)
     if layout is CONTIGUOUS and len(tensors) == 1:
         return contiguous(out)
     if layout in (EVEN, KEPT, ORDERED) and any(is_odd(sizes, strides) for sizes, strides in tensors):
@@ -174,12 +179,28 @@ def in_format(out: Spec, tensors: Sequence[Strided]) -> Strides | None:
     return contiguous(out) if plain else None
 
 
+def convolved(out: Spec, tensors: Sequence[Strided], device: str) -> Strides | None:
+    """Return channels-last strides if the input or the weight of a 2-D convolution is channels last, else contiguous strides.
+
+    Return None for volumes that are channels last: the kernel decides, see ``formats.py``. The first two tensors are input and weight.
+    """
+    is_last = out.ndim > 3 and any(is_channels_last(*tensor) for tensor in tensors[:2])
+    if not is_last:
+        return contiguous(out)
+    return in_order(out, LAST) if out.ndim == 4 and (device == "cpu" or out.dtype.itemsize < DOUBLE) else None
+
+
+def last_order(ndim: int) -> tuple[int, ...]:
+    """Return the dims of a channels-last image or volume in memory order."""
+    return (0, *range(2, ndim), 1)
+
+
 def is_channels_last(sizes: Sequence[int], strides: Sequence[int]) -> bool:
-    """Return True if an image is channels last by the rules of torch's ``suggest_memory_format``."""
+    """Return True if an image (4 dims) or a volume (5 dims) is channels last by the rules of torch's ``suggest_memory_format``."""
     least = 0
     if not strides[1]:
         return False
-    for dim in (1, 3, 2, 0):
+    for dim in reversed(last_order(len(sizes))):
         if not sizes[dim] or strides[dim] < least or (dim == 0 and least == strides[1]):
             return False
         least = strides[dim] * max(sizes[dim], 1)

@@ -49,7 +49,7 @@ class CallRunner(ThreadPart):
         """Run a function or an operator, and track the tensors that it returns."""
         is_operator = isinstance(func, OpOverload) and func not in SPELLED_BY_OPERATOR
         is_whole = not is_operator and self._state.inside_call()
-        if is_whole and self._world.makes_more(func, args, kwargs):
+        if is_whole and self._world.needs_operators(func, args, kwargs):
             return self.run_tracked(func, args, kwargs, self._run_and_track)
         return self._run_and_track(func, args, kwargs)
 

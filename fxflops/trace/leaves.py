@@ -18,6 +18,7 @@ from torch import fx, nn
 
 from ..model.pytree import Reader, attributes_of, reader_of
 from ..ops import Formula, FormulaRegistry
+from ..ops.shapes import is_channels_last
 from ..records import Spec
 from ..records.tensors import is_dense, number_of, spec_of
 from .forwards import GLOBAL, ObservedModule, is_hooked
@@ -236,7 +237,15 @@ class Settings:
         by_name = settings_of(module, self._spec, plain)
         params = {name: by_name[name] for name, parameter in module._parameters.items() if parameter is not None}
         tensors = (*module._parameters.values(), *module._buffers.values())
-        return ModuleSettings(by_name, params, all(t is None or (is_dense(t) and t.is_contiguous()) for t in tensors))
+        return ModuleSettings(by_name, params, all(tensor is None or _is_contiguous(tensor) for tensor in tensors))
+
+
+def _is_contiguous(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is dense and contiguous. Weights of 1x1 convolutions may be contiguous and channels last at once: return
+    False, since the result is then channels last."""
+    if not is_dense(tensor) or not tensor.is_contiguous():
+        return False
+    return tensor.ndim not in (4, 5) or not is_channels_last(tensor.shape, tensor.stride())
 
 
 def _reader_of(names: tuple[str | None, ...]) -> tuple[list[str], Reader, dict[Any, ModuleSettings]]:

@@ -18,9 +18,10 @@ from torch import empty_strided, get_default_dtype, is_grad_enabled, nn
 from ..meters.live_storages import LiveStorages
 from ..model.pytree import tensors_given
 from ..ops import ESCAPE, QUERY, VIEW, Formula, FormulaRegistry
-from ..ops._rules import STORED, UNWATCHED
+from ..ops._rules import CONVOLVED, STORED, UNWATCHED
 from ..ops._traits import COPIES, METADATA, UNINITIALIZED
-from ..ops.shapes import rule_for, shape_of
+from ..ops.formats import FORMATS, strides_on
+from ..ops.shapes import contiguous, rule_for, shape_of
 from ..records import EMPTY_MAPPING, Operation, typed
 from ..records.pairs import ATTENTIONS, EMBEDDING
 from ..records.tensors import ORDINARY, spec_of
@@ -219,6 +220,7 @@ class MetaWorld(World):
         if func is batch_norm_backward and not args[-1][0]:  # no device's kernel makes this gradient, but meta's does
             return None, *out[1:]
         self._resize_stored(func, args, out)
+        self._lay_out(func, args, out)
         return out
 
     def _resize_stored(self, func: OpOverload, args: tuple[Any, ...], out: Any) -> None:
@@ -230,18 +232,30 @@ class MetaWorld(World):
         for result, nbytes in zip(results[-len(sizes) :], sizes, strict=True):
             result.untyped_storage().resize_(nbytes)
 
+    def _lay_out(self, func: OpOverload, args: tuple[Any, ...], out: Any) -> None:
+        """Give the first result of an operator the memory format that the device's kernel gives it, if the meta kernel's differs."""
+        result = out[0] if type(out) is tuple else out
+        strides = strides_on(self._kernels.device.type, func.name(), args, result)
+        if strides is not None:
+            # Set the data instead of returning a new tensor: if a model calls the operator itself, autograd has recorded the result.
+            result.data = empty_strided(result.shape, strides, dtype=result.dtype, device=META_DEVICE)
+
     def _may_cast(self) -> bool:
         """Return whether autocast is on. For a model on meta, any open region counts: torch turns it off if the device is absent."""
         return is_any_autocast_enabled() or (self.mirror.is_of_meta and open_regions() > 0)
 
-    def makes_more(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def needs_operators(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         tensors, rule = tensors_given((args, kwargs)), rule_for(func)
         if rule is None:
             return bool(tensors)
         operation = Operation("", func, spec_of(args), spec_of(kwargs), None)
         strided = [(tensor.shape, tensor.stride()) for tensor in tensors]
         shape = shape_of(rule, operation, strided, self._kernels.device.type)
-        return shape is None or shape.temporaries != ()
+        if shape is None or shape.temporaries:
+            return True
+        return rule.layout is CONVOLVED and shape.strides != contiguous(
+            shape.out
+        )  # a convolution on meta returns contiguous tensors
 
     # The memo
 
@@ -351,9 +365,11 @@ class MetaWorld(World):
                 out = func(*args, **kwargs)
                 view = self._view_of(args, out)
                 # A call that returns a new tensor may also make intermediate tensors, as cartesian_prod does. Run the call again to track them.
-                # The second run also checks whether the device has a kernel for operands of several dtypes.
+                # The second run also checks whether the device has a kernel for operands of several dtypes, and gives the result
+                # the memory format of the device's kernel.
                 is_new = view is None and type(out) is torch.Tensor and not (args and out is args[0])
-                if is_new and not (len(dtypes) == 1 and is_one_operator(func)):
+                is_alone = len(dtypes) == 1 and is_one_operator(func) and f"aten::{func.__name__}" not in FORMATS
+                if is_new and not is_alone:
                     out = run_tracked(func, args, kwargs)
             except Exception:  # the call runs again the usual way, where its error is reported
                 return NotImplemented, None
@@ -377,7 +393,7 @@ class MetaWorld(World):
         ):
             return NotImplemented, None
         is_alone = func is SET_ITEM or formula.op in COPIES or is_one_operator(func)
-        if not is_alone and self.makes_more(func, args, kwargs):
+        if not is_alone and self.needs_operators(func, args, kwargs):
             return NotImplemented, None
         self.called_unseen()
         if is_write:

@@ -130,8 +130,11 @@ class World:
         """Run a function or an operator by ``run(func, args, kwargs)``, or by this world's replacement."""
         return run(func, args, kwargs)
 
-    def makes_more(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Return whether a call that is recorded as a whole may make intermediate tensors that are not seen."""
+    def needs_operators(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Return whether the operators of a call must be observed although the call is recorded as a whole.
+
+        They must be if the call may make intermediate tensors, or if torch's function returns another memory format than the world.
+        """
         return False
 
     # Methods for the memo. Except for memo_now, they are called only if the world has a memo

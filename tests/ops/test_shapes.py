@@ -17,12 +17,16 @@ from fxflops.ops._rules import RULES
 from fxflops.ops.shapes import rule_for, shape_of
 from fxflops.records import Operation
 from fxflops.records.tensors import spec_of
+from fxflops.trace.leaves import _is_contiguous as is_plain
 from fxflops.trace.leaves import settings_of
 from tests.ops.draws import META, examples_of, rule_of
 
-OF_THE_CPU = (nn.LayerNorm, F.layer_norm, F.scaled_dot_product_attention)
-"""These must run on the CPU, because meta is different: attention has no fused kernel there, and layer norm keeps the strides of
-size-1 dims, which no device does."""
+OF_THE_CPU = (
+    *(nn.LayerNorm, F.layer_norm, F.scaled_dot_product_attention),
+    *(nn.Conv2d, F.conv2d, nn.ConvTranspose2d, F.conv_transpose2d),
+)
+"""These must run on the CPU, because meta is different: attention has no fused kernel there, layer norm keeps the strides of
+size-1 dims, which no device does, and a convolution is never channels last."""
 
 
 def on_the_cpu(value: Any) -> Any:
@@ -42,7 +46,7 @@ def run(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any
         if isinstance(target, type):
             made, *rest = args
             own = [*made._parameters.values(), *made._buffers.values()]
-            known = all(t is None or t.is_contiguous() for t in own)
+            known = all(t is None or is_plain(t) for t in own)
             ran = Operation("", target, spec_of(tuple(rest)), {}, None, settings_of(made))
             told = shape_of(RULES[target], ran, lying(rest), "cpu") if known else None
             given, function = rest, made

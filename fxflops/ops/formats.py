@@ -1,0 +1,121 @@
+"""The memory format of images, for operators whose kernel on a device returns another format than torch's meta kernel.
+
+The format decides which later calls copy. For example, ``x.contiguous()`` copies an image that is channels last. The rules follow
+torch's kernels (``aten/src/ATen/native``: ``Convolution.cpp``, ``ConvUtils.h`` and one file for each other operator).
+``tests/ops/test_formats.py`` compares them with the CPU's kernels, for all operators of torch's operator database.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from ._rules import Strides
+from .shapes import contiguous, in_order, is_channels_last, last_order
+
+FormatRule = Callable[[Sequence[Any], str], bool | None]
+"""Takes an operator's arguments and a device type; returns whether the result is channels last, None if meta's format is right."""
+REDUCED = (torch.bfloat16, torch.float16)
+SMALL = 20_480
+"""The most elements of an image's first four dims, up to which the CPU may use a native kernel instead of oneDNN."""
+
+
+def _is_last(tensor: torch.Tensor) -> bool:
+    return tensor.ndim in (4, 5) and is_channels_last(tensor.shape, tensor.stride())
+
+
+def _as_argument(position: int, args: Sequence[Any], device: str) -> bool | None:
+    """Return whether the argument at this position is channels last. GPUs have other kernels for these operators."""
+    return _is_last(args[position]) if device == "cpu" else None
+
+
+def _contiguous(args: Sequence[Any], device: str) -> bool | None:
+    return False if device == "cpu" else None
+
+
+def _convolution(args: Sequence[Any], device: str) -> bool | None:
+    """Return whether input or weight is channels last, and the chosen kernel supports this format.
+
+    The arguments are ``input, weight, bias, stride, padding, dilation, transposed, output_padding, groups``.
+    """
+    image, weight, _, stride, _, dilation, transposed, _, groups = args
+    if image.ndim not in (4, 5) or device not in ("cpu", "cuda"):
+        return None
+    if not (_is_last(image) or _is_last(weight)):
+        return False
+    if device == "cuda":
+        return image.dtype is not torch.float64
+    return image.ndim == 4 or _uses_onednn(image, weight, stride, dilation, transposed, groups)
+
+
+def _uses_onednn(
+    image: torch.Tensor,
+    weight: torch.Tensor,
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    groups: int,
+) -> bool:
+    """Return whether the CPU convolves volumes by oneDNN, as ``ConvParams::use_mkldnn`` decides."""
+    if not torch.backends.mkldnn.enabled or (transposed and 1 < groups == image.shape[1]):
+        return False
+    if image.dtype in REDUCED:
+        return True
+    moves = max(*stride, *dilation) > 1
+    may_be_slow = image.shape[0] < 16 and weight.shape[-2:] == (1, 1) and torch.get_num_threads() == 1
+    is_large = image.shape[0] > 1 or math.prod(image.shape[:4]) > SMALL
+    return (
+        image.dtype is torch.float32
+        and (moves or not may_be_slow)
+        and (groups > 1 or min(weight.shape[-2:]) > 3 or is_large)
+    )
+
+
+def _convolution_backward(args: Sequence[Any], device: str) -> bool | None:
+    _, image, weight, bias_sizes, *settings, _ = args
+    return _convolution((image, weight, bias_sizes, *settings), device)
+
+
+FORMATS: dict[str, FormatRule] = {
+    "aten::convolution": _convolution,
+    "aten::convolution_backward": _convolution_backward,
+    "aten::glu_backward": _contiguous,
+    **dict.fromkeys(
+        [
+            "aten::native_group_norm",
+            *(f"aten::{kind}_pad{dims}d" for kind in ("reflection", "replication") for dims in (2, 3)),
+            "aten::max_unpool2d",
+            "aten::pixel_shuffle",
+            "aten::pixel_unshuffle",
+            "aten::channel_shuffle",
+            "aten::native_channel_shuffle",
+        ],
+        partial(_as_argument, 0),
+    ),
+    **dict.fromkeys(
+        [
+            *(f"aten::{kind}_pad{dims}d_backward" for kind in ("reflection", "replication") for dims in (2, 3)),
+            "aten::native_group_norm_backward",
+            "aten::native_batch_norm_backward",
+            "aten::batch_norm_backward",
+        ],
+        partial(_as_argument, 1),
+    ),
+}
+"""Rules for the format of an operator's first result, by the operator's name."""
+
+
+def strides_on(device: str, operator: str, args: Sequence[Any], result: Any) -> Strides | None:
+    """Return the strides of an operator's first result on a device; None if the result on meta has the right strides."""
+    rule = FORMATS.get(operator)
+    if rule is None or result is None:
+        return None
+    is_last = rule(args, device)
+    if is_last is None:
+        return None
+    strides = in_order(result.shape, last_order(result.ndim)) if is_last else contiguous(result.shape)
+    return None if strides == result.stride() else strides
