@@ -119,7 +119,7 @@ CAUSES: list[tuple[Matches, Matches, Matches, str]] = [
         "a table of the forward lives as long as it does: it was freed with the first view of it, and entered again",
     ),
     (
-        "transformers/(dots3_note_text|kimi_k25)",
+        "transformers/(dots3_note_text|kimi_k25|axk2|mistral_large4_text)",
         "train",
         r"calls\[\d+\]: .*, here 0:  -> .*, here 6: zeros_like in .*, copy in .*, new_empty_strided in .*|"
         r"calls\[\d+\]: .*, here 1: zeros in .* -> .*, here 0: ",
@@ -209,5 +209,53 @@ CAUSES: list[tuple[Matches, Matches, Matches, str]] = [
         "count|train",
         r"timeline.*",
         "what another thread made is free when that thread has ended, which is before or after the last moment",
+    ),
+    (
+        ".*",
+        ".*",
+        r"calls\[\d+\] .*\.(kwargs\.device|args\[\d\]\.device|kwargs\.device\.device): .* -> .*",
+        "a call records the device that the model passed",
+    ),
+    (
+        ".*",
+        ".*",
+        r"calls\[\d+\] rnn_backward .*\.(learns|requires_grad): .*",
+        "the fact which arguments of an RNN need a gradient has another name",
+    ),
+    (
+        "transformers/blt",
+        ".*",
+        r"calls\[252\] getitem .*\.slice\[1\]: .*|(timeline|nodes)\[\d+\] .*",
+        "a tensor that bounds a slice is recorded by its spec, and no longer kept alive",
+    ),
+    (
+        "transformers/sam3_vision_model|diffusers/(BriaFibo2Transformer2DModel|QwenImageMultiControlNetModel)",
+        "analyze|profile",
+        r"(calls|nodes|timeline|steps)\[\d+\].*",
+        "what a library's cached function returns is forgotten after a count or an analysis, so the next run computes it again",
+    ),
+    (
+        "diffusers/(Lumina2|BriaFibo2|QwenImageMulti).*|transformers/swin",
+        "train",
+        r"timeline\[\d+\].*",
+        "a table of the forward lives as long as it does: it was freed with the first view of it, and entered again",
+    ),
+    (
+        "diffusers/.*|torchvision/.*",
+        "profile",
+        r"timeline\[\d+\] .*\.live\[1\]: .*",
+        "tensors that a model holds in an attribute count as its buffers, from the start",
+    ),
+    (
+        "diffusers/AutoencoderKLMiniMaxH3Audio",
+        "train|analyze",
+        r"timeline\[\d+\] .*\.live\[1\]: .*",
+        "a weight that `weight_norm` replaces in the forward is free from then on",
+    ),
+    (
+        "timm/.*",
+        "analyze",
+        r"live_at_peak.*batch_norm.*|memory\..*: \d+ -> \d+",
+        "batch norm in eval mode keeps no mean and no deviation, as the live storages of a real run show",
     ),
 ]

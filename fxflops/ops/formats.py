@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ..torch_internals import OpOverload
 from ._rules import Strides
 from .shapes import contiguous, in_order, is_channels_last, last_order
 
@@ -80,6 +81,18 @@ def _convolution_backward(args: Sequence[Any], device: str) -> bool | None:
     return _convolution((image, weight, bias_sizes, *settings), device)
 
 
+def _elementwise(args: Sequence[Any], device: str) -> bool | None:
+    """Return False for images with dims of size 1 that are all contiguous. Then so is the result, while meta keeps the strides of these dims,
+    by which an image may seem to be channels last."""
+    images = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    is_plain = images and 1 in images[0].shape and all(_is_like(image, images[0]) for image in images)
+    return False if is_plain and any(map(_is_last, images)) else None
+
+
+def _is_like(image: torch.Tensor, first: torch.Tensor) -> bool:
+    return image.shape == first.shape and image.is_contiguous()
+
+
 FORMATS: dict[str, FormatRule] = {
     "aten::convolution": _convolution,
     "aten::convolution_backward": _convolution_backward,
@@ -109,13 +122,16 @@ FORMATS: dict[str, FormatRule] = {
 """Rules for the format of an operator's first result, by the operator's name."""
 
 
-def strides_on(device: str, operator: str, args: Sequence[Any], result: Any) -> Strides | None:
+def strides_on(device: str, operator: OpOverload, args: Sequence[Any], result: Any) -> Strides | None:
     """Return the strides of an operator's first result on a device; None if the result on meta has the right strides."""
-    rule = FORMATS.get(operator)
-    if rule is None or result is None:
+    if not isinstance(result, torch.Tensor):
         return None
-    is_last = rule(args, device)
+    rule = FORMATS.get(operator.name()) or (_elementwise if torch.Tag.pointwise in operator.tags else None)
+    is_last = None if rule is None else rule(args, device)
     if is_last is None:
         return None
     strides = in_order(result.shape, last_order(result.ndim)) if is_last else contiguous(result.shape)
-    return None if strides == result.stride() else strides
+    is_right = (
+        strides == result.stride() or operator._schema.is_mutable
+    )  # a tensor that is written to stays where it is
+    return None if is_right else strides

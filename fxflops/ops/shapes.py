@@ -182,7 +182,7 @@ def in_format(out: Spec, tensors: Sequence[Strided]) -> Strides | None:
 def convolved(out: Spec, tensors: Sequence[Strided], device: str) -> Strides | None:
     """Return channels-last strides if the input or the weight of a 2-D convolution is channels last, else contiguous strides.
 
-    Return None for volumes that are channels last: the kernel decides, see ``formats.py``. The first two tensors are input and weight.
+    The first two tensors are input and weight. Return None for volumes that are channels last: the kernel decides, see ``formats.py``.
     """
     is_last = out.ndim > 3 and any(is_channels_last(*tensor) for tensor in tensors[:2])
     if not is_last:

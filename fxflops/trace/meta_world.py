@@ -235,7 +235,7 @@ class MetaWorld(World):
     def _lay_out(self, func: OpOverload, args: tuple[Any, ...], out: Any) -> None:
         """Give the first result of an operator the memory format that the device's kernel gives it, if the meta kernel's differs."""
         result = out[0] if type(out) is tuple else out
-        strides = strides_on(self._kernels.device.type, func.name(), args, result)
+        strides = strides_on(self._kernels.device.type, func, args, result)
         if strides is not None:
             # Set the data instead of returning a new tensor: if a model calls the operator itself, autograd has recorded the result.
             result.data = empty_strided(result.shape, strides, dtype=result.dtype, device=META_DEVICE)
