@@ -131,3 +131,17 @@ def test_a_convolution_is_channels_last_if_image_or_weight_is(moved: str, kernel
     assert seen == [real.stride()]
     assert not real.is_contiguous()
     assert report.memory["activations"] == 2 * real.numel() * 4  # contiguous() copies an image that is channels last
+
+
+def test_a_counted_training_step_has_the_operators_of_a_real_one() -> None:
+    """The gradient of a contiguous weight is channels last, like the image, so autograd copies it into the weight's layout."""
+    model = nn.Sequential(
+        nn.Conv2d(4, 8, 3), nn.GroupNorm(2, 8), nn.SiLU(), nn.ReflectionPad2d(1), nn.Conv2d(8, 8, 3), nn.Flatten()
+    )
+    image = torch.randn(2, 4, 9, 9).to(memory_format=torch.channels_last)
+    counted = fxflops.count(model, image, backward=True)
+    with fxflops.profile(model) as profile:
+        torch.autograd.backward(out := model(image), torch.ones_like(out))
+    operators = [[call.op for call in report.calls if call.phase == "backward"] for report in (counted, profile.report)]
+    assert operators[0] == operators[1]
+    assert operators[0].count("copy") == 2
