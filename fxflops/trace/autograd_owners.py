@@ -35,7 +35,7 @@ class Owners:
     def __init__(self) -> None:
         self.owner_of: dict[int, int] = {}
 
-    def own(self, owner: Any, value: Any) -> None:
+    def own(self, owner: Any, result: Any, arguments: Any = ()) -> None:
         """Do nothing."""
 
     def own_function(self, owner: int, out: Any) -> None:
@@ -70,19 +70,24 @@ class AutogradOwners(Owners):
         self._latest_owner: int | None = None
         self._keep = keep
 
-    def own(self, owner: Any, value: Any) -> None:
-        """Assign to ``owner`` every autograd node that has no owner yet, going backwards from the tensors in ``value``.
+    def own(self, owner: Any, result: Any, arguments: Any = ()) -> None:
+        """Assign to ``owner`` every autograd node that has no owner yet, going backwards from the tensors in ``result`` and ``arguments``.
 
-        ``value`` has the tensors that the owner returned or wrote to. An ``autograd.Function`` is not recorded as a call, so its
-        node is assigned to the last call in its ``forward``: the call before ``owner``.
+        The owner returned ``result``, and may have written to ``arguments``. An ``autograd.Function`` is not recorded as a call. If it made
+        an argument, its node is assigned to the last call in its ``forward``: the call before ``owner``. If it ran inside the owner, its
+        node is assigned to the owner.
         """
+        before = max(owner - 1, 0) if isinstance(owner, int) else owner
+        self._own_behind(arguments, owner, before)
+        self._own_behind(result, owner, owner)
+
+    def _own_behind(self, value: Any, owner: Any, owner_of_functions: Any) -> None:
         nodes: list[Any] = [grad_node_of(tensor) for tensor in tensors_in(value) if tensor.requires_grad]
         while nodes:
             node = nodes.pop()
             if node is None or accumulates_gradient(node) or self._key in node.metadata:
                 continue
-            is_of_function = _is_of_function(node) and isinstance(owner, int)
-            node.metadata[self._key] = max(owner - 1, 0) if is_of_function else owner
+            node.metadata[self._key] = owner_of_functions if _is_of_function(node) else owner
             if self._keep is not None and (kept := saved_tensor_of(node)) is not None:
                 self._keep(kept)
             if self._hooks_nodes:

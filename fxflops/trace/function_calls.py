@@ -117,14 +117,14 @@ class FunctionCalls(ThreadPart):
             if seconds is not None:
                 open_calls[-1].inside += seconds
         if operation is not None:
-            self._recording.add_repeated(operation, path, seconds, origin_of(func), (out, args))
+            self._recording.add_repeated(operation, path, seconds, origin_of(func), out, args)
         else:  # the result differs from the first call's
             self._recording.track(out)
             call_specs = spec_of(args), spec_of(kwargs), spec_of(out)
             self._call_log.call(
                 self._registry.find(func), target, call_specs, path, seconds or 0.0, origin=origin_of(func)
             )
-            self._recording.own_nodes_behind((out, args))
+            self._recording.own_nodes_behind(out, args)
         return out
 
     def _learn(self, call: NewCall) -> Any:
@@ -132,7 +132,7 @@ class FunctionCalls(ThreadPart):
         func, args, kwargs = call.func, call.args, call.kwargs
         out, operation = self._world.run_views(call)
         if operation is not None:
-            self._recording.add_repeated(operation, self._state.innermost_path(), None, origin_of(func), ())
+            self._recording.add_repeated(operation, self._state.innermost_path(), None, origin_of(func))
             return out
         before, self._state.is_learning_function = self._learning.begin(), True
         try:
@@ -140,7 +140,7 @@ class FunctionCalls(ThreadPart):
             if operation is None:
                 out = self._observe_call(func, args, kwargs)
             else:
-                self._recording.add_repeated(operation, self._state.innermost_path(), None, origin_of(func), ())
+                self._recording.add_repeated(operation, self._state.innermost_path(), None, origin_of(func))
         finally:
             self._state.is_learning_function = False
         self._learning.end(call, before, out, scopes=0)
@@ -238,11 +238,11 @@ class FunctionCalls(ThreadPart):
             self._recording.record(formula, target, call_specs, self._stopwatch.now() - start, origin_of(func))
             if type(func) is LibraryFunction:
                 self._library.follow_backward(func, args, kwargs, call_specs, out)
-            self._recording.own_nodes_behind((out, args))
+            self._recording.own_nodes_behind(out, args)
             if formula.op in UNINITIALIZED or copies_unwritten:
                 self._unwritten.add(out)
         elif in_parts and self._calls:
-            self._recording.own_nodes_behind((out, args))
+            self._recording.own_nodes_behind(out, args)
         if node_args is not None:
             self._graph_listener.function(target, node_args, out, self._stack.keys())
         return out

@@ -197,9 +197,6 @@ class ModuleCalls(ThreadPart):
     def _end_module(self, module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
         """Record a finished module call; if it was an outermost call, end its step."""
         with self._lock:
-            if self._calls and torch.is_grad_enabled():
-                with DisableTorchFunction():
-                    self._owners.own_function(len(self._calls) - 1, out)
             self._record_module(module, args, kwargs, out)
             if not self._stack.open:
                 self._steps.end(module, out)
@@ -226,7 +223,7 @@ class ModuleCalls(ThreadPart):
                 operation = self._container_operation(module, settings, args, kwargs, out)
                 has_children = bool(module._modules) or is_missed_by_hooks(module, self._stack.open)
                 self._add_scope(open_call.path, operation, settings.params, has_children, own_seconds)
-                self._recording.own_rest_of_module(open_call.path, out)
+                self._recording.own_end_of_module(open_call.path, out)
 
     def _leave_by_recipe(self, open_call: OpenCall, lookup: LeafLookup, module: nn.Module, args: Any, out: Any) -> bool:
         """Record a finished leaf call by its recipe. Return False if the call has no recipe, or if its result differs from the recipe's."""
@@ -236,7 +233,7 @@ class ModuleCalls(ThreadPart):
                 return False
             _, _, seconds = self._pop(module)
             self._world.track_repeated(recipe, out)
-            self._recording.add_repeated(recipe.operation, open_call.path, seconds, "", (out, args))
+            self._recording.add_repeated(recipe.operation, open_call.path, seconds, "", out, args)
             self._add_scope(open_call.path, recipe.operation, params, False, None)
             return True
 
@@ -255,7 +252,7 @@ class ModuleCalls(ThreadPart):
         self._state.call_operators.clear()
         operation = self._call_log.call(formula, type(module), call_specs, open_call.path, seconds, settings)
         self._add_scope(open_call.path, operation, settings.params, bool(module._modules), None)
-        self._recording.own_nodes_behind((out, args))
+        self._recording.own_nodes_behind(out, args)
         if open_call.node_args is not None:
             self._graph_listener.module(open_call.path, open_call.node_args, out, self._stack.keys(open_call))
         lookup = open_call.lookup

@@ -65,7 +65,7 @@ class OperatorCalls(ThreadPart):
                     seconds = 0.0 if self._stopwatch.runs else None
                     origin = self._origin(func, phase)
                     self._call_log.add(recipe.operation, path, seconds, phase, origin)
-                    self._recording.own_nodes_behind((out, args))
+                    self._recording.own_nodes_behind(out, args)
                 elif current_graph_task_id() != -1:  # checkpoint may stop a call halfway, but only in a backward pass
                     operation = recipe.operation
                     self._state.call_operators.append((func, (operation.args, operation.kwargs, operation.out)))
@@ -121,7 +121,7 @@ class OperatorCalls(ThreadPart):
                 call_specs = specs, kwspecs, self._recording.result(formula, func, original, out)
                 origin = self._origin(func, self._phases.now())
                 self._recording.record(formula, func, call_specs, self._stopwatch.now() - start, origin)
-                self._recording.own_nodes_behind((out, args))
+                self._recording.own_nodes_behind(out, args)
             if copies_unwritten or (formula is not None and formula.op in UNINITIALIZED):
                 self._unwritten.add(out)
             if node_args is not None:
@@ -159,7 +159,7 @@ class OperatorCalls(ThreadPart):
             seconds,
             keeps_path=cause is not None,
         )
-        self._recording.own_nodes_behind((out, args))
+        self._recording.own_nodes_behind(out, args)
         if node_args is not None:
             self._graph_listener.function(func, node_args, out, self._stack.keys())
         return out

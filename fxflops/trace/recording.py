@@ -43,16 +43,17 @@ class Recording(ThreadPart):
         self._state.call_operators.clear()
         self._call_log.call(formula, target, call_specs, self._state.innermost_path(), seconds, origin=origin)
 
-    def add_repeated(self, operation: Operation, path: str, seconds: float | None, origin: str, owned: Any) -> None:
-        """Record a call whose operation is known. ``owned`` has the result, and the arguments, which the call may have written to.
+    def add_repeated(
+        self, operation: Operation, path: str, seconds: float | None, origin: str, result: Any = (), arguments: Any = ()
+    ) -> None:
+        """Record a call whose operation is known. It may have written to its arguments.
 
         Not called in a backward pass, where no world's ``memo_now`` allows the memo, so the call's path needs no owner.
         """
         # A run without the dispatch mode has no backward pass.
         phase = self._phases.now() if self._world.observe_dispatch else FORWARD
         self._call_log.add(operation, path, seconds, phase, origin)
-        if torch.is_grad_enabled():
-            self._owners.own(len(self._calls) - 1, owned)
+        self.own_nodes_behind(result, arguments)
 
     def record_unobservable(self, op: str, module: nn.Module, arguments: Any) -> None:
         """Record a module call that could not be observed, as a call of the op ``op``, which has no formula."""
@@ -157,18 +158,20 @@ class Recording(ThreadPart):
                     if tensor.requires_grad and tensor.is_leaf and not self._storages.was_made_by_call(tensor):
                         self._shared.change_listener.uses_leaf(tensor)
 
-    def own_nodes_behind(self, value: Any) -> None:
-        """Assign the autograd nodes behind the tensors in ``value`` to the last recorded call."""
+    def own_nodes_behind(self, result: Any, arguments: Any = ()) -> None:
+        """Assign the autograd nodes behind the last recorded call's result, and behind arguments that it wrote to, to this call."""
         if torch.is_grad_enabled():
-            self._owners.own(len(self._calls) - 1, value)
+            self._owners.own(len(self._calls) - 1, result, arguments)
 
-    def own_rest_of_module(self, path: str, out: Any) -> None:
+    def own_end_of_module(self, path: str, out: Any) -> None:
         """Assign unowned autograd nodes behind a module's result to the last call in the module.
 
-        TorchScript's operators are seen below autograd: when the last operator returns, its autograd node does not exist yet.
+        The module may end with an ``autograd.Function``, whose result no later call in the module takes. Or the module is a TorchScript
+        module: its operators are seen below autograd, so when the last one returns, its autograd node does not exist yet.
         """
         if not self._calls or not torch.is_grad_enabled():
             return
+        self._owners.own_function(len(self._calls) - 1, out)
         is_inside = not path or f"{self._calls[-1].path}.".startswith(f"{path}.")
         if is_inside:
             self.own_nodes_behind(out)

@@ -207,3 +207,45 @@ def test_a_function_that_makes_no_calls_is_of_the_first_call_after() -> None:
     tape.own(0, out)
     function = out.grad_fn.next_functions[0][0]
     assert [[*node.metadata.values()] for node in (out.grad_fn, function)] == [[0], [0]]
+
+
+class Cubed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        return grad * 3 * x**2
+
+
+class Cube(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return Cubed.apply(x)  # type: ignore[no-any-return]
+
+
+def between_layers(middle: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 8), middle, nn.Linear(8, 8))
+
+
+@pytest.mark.parametrize("way", ["count", "profile"])
+def test_the_gradient_of_a_leaf_with_an_autograd_function_is_of_the_leaf(way: str) -> None:
+    """A formula for the class makes it a leaf, which is recorded after its Function has run."""
+    model, formulas = between_layers(Cube()), {Cube: lambda module, x, out: 2 * x.numel()}
+    if way == "count":
+        report = fxflops.count(model, X, backward=True, formulas=formulas)
+    else:
+        with fxflops.profile(model, formulas=formulas) as profile:
+            torch.autograd.backward(out := model(X), torch.ones_like(out))
+        report = profile.report
+    assert [call.path for call in report.calls if call.op == "Cube"] == ["1"]
+    assert {call.path for call in report.calls if call.phase == "backward" and call.op in ("mul", "pow")} == {"1"}
+
+
+@pytest.mark.parametrize(("middle", "device"), [(nn.Mish(), "cpu"), (nn.RMSNorm(8), "cuda")])
+def test_the_gradient_of_a_whole_operator_is_of_its_module(middle: nn.Module, device: str) -> None:
+    report = fxflops.count(between_layers(middle), X, backward=True, device=device)
+    name = "mish_backward" if device == "cpu" else "rms_norm_backward"
+    assert [call.path for call in report.calls if call.op == name] == ["1"]
