@@ -37,9 +37,10 @@ PLAIN, CONTIGUOUS, ANY, EVEN, KEPT, FORMAT, CONVOLVED, POINTWISE, ORDERED, WHOLE
 """Layouts of the result. PLAIN, CONTIGUOUS and KEPT apply only if all tensors after the first are contiguous.
 
 PLAIN: contiguous if the first tensor is contiguous. CONTIGUOUS: contiguous for any strides of the first tensor. ANY: contiguous for
-any strides of all tensors. KEPT: the same layout as the first tensor. FORMAT: channels last if all images are channels last, else
-contiguous. CONVOLVED: channels last if the input or the weight of a convolution is channels last, else contiguous. POINTWISE: the layout that TensorIterator gives the broadcast operands. EVEN is like ANY, and ORDERED is like POINTWISE,
-but EVEN, ORDERED and KEPT do not apply to tensors with odd strides (``is_odd`` in ``shapes.py``). WHOLE: the rule returns a
+any strides of all tensors. KEPT: the same layout as the first tensor; on the CPU only if it is channels last, else contiguous.
+FORMAT: channels last if all images are channels last, else contiguous. CONVOLVED: channels last if the input or the weight of a
+convolution is channels last, else contiguous. POINTWISE: the layout that TensorIterator gives the broadcast operands. EVEN is like
+ANY, and ORDERED is like POINTWISE, but EVEN, ORDERED and KEPT do not apply to tensors with odd strides (``is_odd`` in ``shapes.py``). WHOLE: the rule returns a
 :class:`Result`. A WHOLE rule takes each tensor as a :class:`Placed`, and the device type if the rule has the keyword ``device``.
 """
 Strides = tuple[int, ...]

@@ -100,6 +100,9 @@ FORMATS: dict[str, FormatRule] = {
     **dict.fromkeys(
         [
             "aten::native_group_norm",
+            "aten::native_batch_norm",
+            *(f"aten::_native_batch_norm_legit{kind}" for kind in ("", ".no_stats", "_no_training")),
+            "aten::_batch_norm_with_update",
             *(f"aten::{kind}_pad{dims}d" for kind in ("reflection", "replication") for dims in (2, 3)),
             "aten::max_unpool2d",
             "aten::pixel_shuffle",

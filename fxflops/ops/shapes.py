@@ -137,6 +137,9 @@ def _strides(layout: str, out: Spec, tensors: Sequence[Strided], device: str) ->
     given = tensors[:1]
     if layout is CONTIGUOUS or all(strides == contiguous(sizes) for sizes, strides in given):
         return contiguous(out)
+    if layout is KEPT and device == "cpu":
+        is_last = out.ndim > 3 and is_channels_last(*tensors[0])
+        return in_order(out, last_order(out.ndim)) if is_last else contiguous(out)
     return pointwise(out, given) if layout is KEPT else None
 
 

@@ -18,7 +18,7 @@ from torch import empty_strided, get_default_dtype, is_grad_enabled, nn
 from ..meters.live_storages import LiveStorages
 from ..model.pytree import tensors_given
 from ..ops import ESCAPE, QUERY, VIEW, Formula, FormulaRegistry
-from ..ops._rules import CONVOLVED, STORED, UNWATCHED
+from ..ops._rules import CONVOLVED, KEPT, STORED, UNWATCHED
 from ..ops._traits import COPIES, METADATA, UNINITIALIZED
 from ..ops.formats import FORMATS, strides_on
 from ..ops.shapes import contiguous, rule_for, shape_of
@@ -253,9 +253,8 @@ class MetaWorld(World):
         shape = shape_of(rule, operation, strided, self._kernels.device.type)
         if shape is None or shape.temporaries:
             return True
-        return rule.layout is CONVOLVED and shape.strides != contiguous(
-            shape.out
-        )  # a convolution on meta returns contiguous tensors
+        # For tensors that are not contiguous, the meta kernels of these ops may return another memory format.
+        return rule.layout in (CONVOLVED, KEPT) and any(strides != contiguous(sizes) for sizes, strides in strided)
 
     # The memo
 

@@ -145,3 +145,26 @@ def test_a_counted_training_step_has_the_operators_of_a_real_one() -> None:
     operators = [[call.op for call in report.calls if call.phase == "backward"] for report in (counted, profile.report)]
     assert operators[0] == operators[1]
     assert operators[0].count("copy") == 2
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("dims", [(0, 2, 1), (2, 1, 0), (0, 3, 2, 1), (1, 0, 2, 3)])
+def test_batch_norm_of_a_permuted_tensor_is_contiguous_or_channels_last(dims: tuple[int, ...], backward: bool) -> None:
+    layer: type[nn.Module] = nn.BatchNorm1d if len(dims) == 3 else nn.BatchNorm2d
+    x = torch.randn((4, 6, 5, 3)[: len(dims)]).permute(dims)
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = layer(x.shape[1])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.norm(x)
+            NOTED.append((tuple(out.shape), out.stride()))
+            return out
+
+    NOTED.clear()
+    Net()(x)
+    fxflops.count(Net(), x, backward=backward)
+    assert NOTED[0] == NOTED[1]
+    assert NOTED[0][1] != x.stride()

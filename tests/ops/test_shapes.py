@@ -24,9 +24,10 @@ from tests.ops.draws import META, examples_of, rule_of
 OF_THE_CPU = (
     *(nn.LayerNorm, F.layer_norm, F.scaled_dot_product_attention),
     *(nn.Conv2d, F.conv2d, nn.ConvTranspose2d, F.conv_transpose2d),
+    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, F.batch_norm),
 )
 """These must run on the CPU, because meta is different: attention has no fused kernel there, layer norm keeps the strides of
-size-1 dims, which no device does, and a convolution is never channels last."""
+size-1 dims, which no device does, a convolution is never channels last, and batch norm keeps any strides."""
 
 
 def on_the_cpu(value: Any) -> Any:
