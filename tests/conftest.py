@@ -21,7 +21,7 @@ from fxflops.meters import stopwatch, timing
 from fxflops.meters.stopwatch import Costs
 from fxflops.ops import BASE, FormulaRegistry
 from fxflops.run import block, graph_run
-from fxflops.run.calibration import measured_entry_costs
+from fxflops.run.entry_costs import measured_entry_costs
 
 from .devices import DEVICES
 from .fresh import Fresh, one_thread_after_fork

@@ -24,7 +24,7 @@ from fxflops.prediction.calls import Kernel, collective_of, kernels_of
 from fxflops.prediction.chips import card_of
 from fxflops.prediction.hardware import Card
 from fxflops.prediction.predict import seconds_of
-from fxflops.records.pairs import ATTENTION
+from fxflops.records.facts import ATTENTION
 from fxflops.roofline.devices import Device, find_device
 
 from .tables import LINKED, SYSTEMS

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from ..conventions import title_of
 from ..records import FORWARD, PARTS, PHASES, Counted
-from ..records.pairs import absent_row
+from ..records.facts import absent_row
 from ..run.outcome import Run
 from .rollup import Item, ModuleRow, Sums, by_module, items_of, together
 from .steps import NO_OPERATION, StepTime, host_items, step_times

@@ -18,7 +18,7 @@ from ..ops._cost import COMPLEX
 from ..ops._masks import causal_pairs, leaves_all
 from ..ops._registry import formula_for
 from ..records import NO_ARGUMENTS, Call, Cost, Count, Counted, FormulaFunction, Operation, Scope, Spec, specs_in
-from ..records.pairs import ATTENTIONS, pairs_in, with_facts
+from ..records.facts import ATTENTIONS, pairs_in, with_facts
 from ..run.outcome import Run
 from ..torch_internals import OpOverload, OpOverloadPacket
 from .arithmetic import is_complex, is_integral

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..records import Cost, Operation
-from ..records.pairs import ATTENTIONS, SHARE, fact_in, pairs_in, with_facts
+from ..records.facts import ATTENTIONS, SHARE, fact_in, pairs_in, with_facts
 
 
 def without_mask(operation: Operation) -> Operation:
@@ -16,7 +16,7 @@ def without_mask(operation: Operation) -> Operation:
 def scaled_to_pairs_left(cost: Cost, operation: Operation) -> Cost:
     """Return the cost of an operation that computes attention's gradients, for the query-key pairs that the mask allows.
 
-    The result's fact :data:`~fxflops.records.pairs.SHARE` has the number of these pairs. An operation that sums over pairs has
+    The result's fact :data:`~fxflops.records.facts.SHARE` has the number of these pairs. An operation that sums over pairs has
     the same number of outputs with any mask. An output that sums k products takes k - 1 additions.
     """
     share = fact_in(operation.out, SHARE)

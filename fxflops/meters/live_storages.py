@@ -1,4 +1,5 @@
-"""Track which tensor storages are alive in a run, for devices without allocator statistics.
+"""Track which tensor storages are alive in an observed run. If a device has allocator statistics, ``analyze`` takes the peak and the bytes of
+nodes from these instead.
 
 :class:`LiveStorages` sees each tensor, finds its storage, and writes to a :class:`~.memory_log.MemoryLog` when the storage is new, was
 resized, or is freed. A storage counts once, however many views share it. To *track* a storage is to give it a number in the log, and to
@@ -87,10 +88,10 @@ class LiveStorages:
         self._take_stand_in = take_stand_in
         self._counts_meta = counts_meta
         self._counts_random_states = counts_random_states
-        # All tracked storages that are alive, by id. Storages that the run keeps alive throughout are in _held instead.
+        # All tracked storages that are alive, by id. Storages that the run keeps alive throughout are in _number_at instead.
         self._refs: dict[int, _StorageRef] = {}
-        # From a storage's address to its number, for held storages and for the meta storages that replace tracked storages.
-        self._held: dict[int, int] = {}
+        # From a storage's address to its number, for held storages and for all stand-ins.
+        self._number_at: dict[int, int] = {}
         # The meta storages that replace held storages, by address. They are kept alive, so that no other storage gets their address.
         self._held_stand_ins: dict[int, Any] = {}
         # All other meta storages, by id: a weak reference to the meta storage, and the storage that the meta storage keeps alive.
@@ -125,7 +126,7 @@ class LiveStorages:
     @hidden_from_modes
     def _hold(self, named: Named, category: str, spec: Callable[[torch.Tensor], Spec]) -> None:
         """Track tensors that are alive before and after the run."""
-        held, placeholders, strided = self._held, self._placeholders, torch.strided
+        held, placeholders, strided = self._number_at, self._placeholders, torch.strided
         first, new = len(self.memory_log.storages), list[tuple[str, Spec, int]]()
         for name, tensor in named:
             is_plain = type(tensor) in ORDINARY and tensor.layout is strided
@@ -154,7 +155,7 @@ class LiveStorages:
             storage = tensor.untyped_storage()
         except NotImplementedError:
             return
-        if storage._cdata in self._held:
+        if storage._cdata in self._number_at:
             return
         if not self._counts_meta and storage.device.type == "meta":
             return
@@ -221,7 +222,7 @@ class LiveStorages:
     def may_reassign(self, tensor: torch.Tensor) -> None:
         """Note that a call may give a tensor other memory (``x.data = y``). The tensor's old memory may then be freed."""
         storage = _storage_of(tensor)
-        if storage is not None and storage._cdata in self._held:
+        if storage is not None and storage._cdata in self._number_at:
             self._maybe_reassigned[storage._cdata] = weakref.ref(tensor), storage.nbytes()
 
     def _remove_dropped(self, replaceable: References) -> None:
@@ -238,13 +239,13 @@ class LiveStorages:
             # If no alias is left, the storage may have been freed, and then its address is invalid.
             if not aliases or storage_uses(address) > aliases:
                 continue
-            number, tensor = self._held[address], reference()
+            number, tensor = self._number_at[address], reference()
             if tensor is not None and tensor.is_meta:  # the tensor needs no stand-in any more
                 self._take_stand_in(tensor)
             # Drop the references to the meta storages. A meta storage survives if a view or autograd still uses it.
             of_stand_ins = [
                 other
-                for other, held_number in self._held.items()
+                for other, held_number in self._number_at.items()
                 if held_number == number and other in self._held_stand_ins
             ]
             references = [weakref.ref(self._held_stand_ins.pop(other)) for other in of_stand_ins]
@@ -253,7 +254,7 @@ class LiveStorages:
                 self._held_stand_ins.update({storage._cdata: storage for storage in stand_ins})
                 continue
             for other in (address, *of_stand_ins):
-                self._held.pop(other, None)
+                self._number_at.pop(other, None)
             del self._maybe_reassigned[address]
             if stand_ins:
                 self._watch(stand_ins.pop(), nbytes, number)
@@ -264,7 +265,7 @@ class LiveStorages:
         """Stop counting the storages of these tensors, because the model has replaced the tensors since the run began."""
         stand_ins = [stand_in for t in tensors if (stand_in := self._take_stand_in(t)) is not None]
         storage = tensors[0].untyped_storage()
-        number = self._held.get(storage._cdata)
+        number = self._number_at.get(storage._cdata)
         if number is None or len(stand_ins) > 1:
             return
         nbytes = storage.nbytes()
@@ -273,7 +274,7 @@ class LiveStorages:
             return
         # A view or autograd may still use the memory: count it as long as the stand-in's storage lives.
         storage = stand_ins.pop().untyped_storage()
-        self._held.pop(storage._cdata, None)
+        self._number_at.pop(storage._cdata, None)
         self._held_stand_ins.pop(storage._cdata, None)
         self._watch(storage, nbytes, number)
 
@@ -299,7 +300,7 @@ class LiveStorages:
         storage = tensor.untyped_storage()
         if self._ref_of(storage) is not None or id(storage) in self._stand_ins:
             return True
-        return self.memory_log.storages.categories.get(self._held.get(storage._cdata, -1)) == "inputs"
+        return self.memory_log.storages.categories.get(self._number_at.get(storage._cdata, -1)) == "inputs"
 
     def add_stand_in(self, tensor: torch.Tensor, meta: torch.Tensor) -> None:
         """Let the storage of the meta tensor ``meta`` represent the tensor's real storage, and keep the real storage alive, as a view would.
@@ -310,8 +311,8 @@ class LiveStorages:
         if tensor.layout is not torch.strided or meta.layout is not torch.strided:
             return
         storage, stand_in = tensor.untyped_storage(), meta.untyped_storage()
-        if storage._cdata in self._held:
-            self._held[stand_in._cdata] = self._held[storage._cdata]
+        if storage._cdata in self._number_at:
+            self._number_at[stand_in._cdata] = self._number_at[storage._cdata]
             self._held_stand_ins[stand_in._cdata] = stand_in
             return
         ref = self._ref_of(storage)
@@ -328,14 +329,14 @@ class LiveStorages:
         """
         for part, stand_in_part in zip(stored(tensor), stored(stand_in), strict=True):
             storage, stand_in_storage = _storage_of(part), _storage_of(stand_in_part)
-            if storage is not None and stand_in_storage is not None and storage._cdata in self._held:
-                self._held[stand_in_storage._cdata] = number = self._held[storage._cdata]
+            if storage is not None and stand_in_storage is not None and storage._cdata in self._number_at:
+                self._number_at[stand_in_storage._cdata] = number = self._number_at[storage._cdata]
                 self._held_stand_ins[stand_in_storage._cdata] = stand_in_storage
                 self.memory_log.storages.categories[number] = "optimizer"
 
     def _stand_for(self, stand_in: Any, storage: Any, number: int) -> None:
         """Let a stand-in keep its storage alive, as a view does."""
-        held, stand_ins, key, address = self._held, self._stand_ins, id(stand_in), stand_in._cdata
+        held, stand_ins, key, address = self._number_at, self._stand_ins, id(stand_in), stand_in._cdata
 
         def forget(_: Any) -> None:
             stand_ins.pop(key, None)
@@ -361,11 +362,11 @@ class LiveStorages:
         if storage is None or not storage.resizable() or is_zerotensor(tensor):
             return
         key, ref = id(storage), self._ref_of(storage)
-        if ref is None and storage._cdata in self._held:
+        if ref is None and storage._cdata in self._number_at:
             ref = self._handed_out_before.pop(key, None)
             if ref is None or ref() is not storage:
                 ref = _StorageRef(storage)
-                ref.key, ref.nbytes, ref.number = key, storage.nbytes(), self._held[storage._cdata]
+                ref.key, ref.nbytes, ref.number = key, storage.nbytes(), self._number_at[storage._cdata]
         if ref is not None:
             self._handed_out_before.pop(key, None)
             self._handed_out[key] = ref
@@ -458,7 +459,7 @@ class LiveStorages:
 
     def has_all(self, values: Iterable[Any]) -> bool:
         """Return whether all values are numbers, or plain tensors whose storages are tracked."""
-        refs, held = self._refs, self._held
+        refs, held = self._refs, self._number_at
         try:
             for value in values:
                 kind = type(value)
@@ -484,8 +485,8 @@ class LiveStorages:
         return self.maker_of(tensor) >= 0
 
     def _number_of(self, storage: Any) -> int | None:
-        if storage._cdata in self._held:
-            return self._held[storage._cdata]
+        if storage._cdata in self._number_at:
+            return self._number_at[storage._cdata]
         ref = self._ref_of(storage)
         return None if ref is None else ref.number
 
@@ -510,12 +511,12 @@ class LiveStorages:
         if written:
             self.memory_log.move_to_beginning(written)
 
-    def begin(self) -> MemoryMark:
-        """Begin to measure a call; pass the result to :meth:`end`."""
+    def begin_call(self) -> MemoryMark:
+        """Begin to measure a call; pass the result to :meth:`end_call`."""
         self._read_sizes()
         return self.memory_log.begin()
 
-    def end(self, mark: MemoryMark, arguments: Any = ()) -> tuple[int, tuple[tuple[Spec, int], ...]]:
+    def end_call(self, mark: MemoryMark, arguments: Any = ()) -> tuple[int, tuple[tuple[Spec, int], ...]]:
         """Return the bytes that a call leaves behind. If more bytes were alive during the call, also return the storages at that peak.
 
         Each storage is a spec and its change in bytes since the call began. Storages of ``arguments`` are excluded. Even if they were first

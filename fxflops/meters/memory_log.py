@@ -7,7 +7,8 @@ the end of the run, the log becomes a :class:`~.history.History`.
   calls; ``NO_CALL`` stands for the time before the first call.
 - ``live`` is the number of bytes alive now. ``peak`` is the maximum of the live bytes since the last ``reset_peak``. During a call, between
   ``begin`` and ``end``, it is the maximum since the call began. ``most`` is the maximum of the live bytes over the whole run.
-- *Transients* are storages that live only within one call.
+- *Transients* are the storages at the peak of a call, each with its change in bytes since the call began (see ``Transients`` in
+  ``trace/memo.py``).
 - A storage is *met* if it existed before the run, but was first seen during it, e.g. as the argument of a call. In the log it
   appears where it was met; ``move_met_to_beginning`` corrects that at the end of the run.
 """

@@ -45,7 +45,7 @@ ANY, and ORDERED is like POINTWISE, but EVEN, ORDERED and KEPT do not apply to t
 """
 Strides = tuple[int, ...]
 Temporaries = tuple[Spec, ...]
-"""The tensors alive at the memory peak of a call, including its result; () if only the result is alive."""
+"""The tensors that a call makes and that are alive at its memory peak, including its result; () if only the result is alive."""
 
 
 TemporariesRule = Callable[..., Temporaries | None] | None

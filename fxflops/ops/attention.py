@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ..records.pairs import pairs_in
+from ..records.facts import pairs_in
 from ._extend import Cost, Spec, added_up, contraction, first, formula, named, summed
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.backends.opt_einsum as optimizer
 
-from ..records.pairs import fact_in
+from ..records.facts import fact_in
 from ..torch_internals import DisableTorchFunction, disable_current_modes
 from ._extend import (
     WHOLE,

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from ..records.pairs import fact_in, pairs_in
+from ..records.facts import fact_in, pairs_in
 from ._extend import Cost, Spec, summed, times, when
 from ._libraries import Values, gradients_of, library, values_of
 from ._masks import window_pairs

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..records.pairs import fact_in
+from ..records.facts import fact_in
 from ..torch_internals import DisableTorchFunction, disable_current_modes
 from ._extend import Cost, Spec, added_up, first, summed, when
 from ._libraries import Values, gradients_of, library

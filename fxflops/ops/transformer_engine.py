@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ..records.pairs import fact_in, pairs_in
+from ..records.facts import fact_in, pairs_in
 from ._extend import Cost, Spec, summed, times, when
 from ._libraries import Given, Values, gradients_of, library
 from ._masks import window_pairs

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..records.pairs import fact_in
+from ..records.facts import fact_in
 from ._extend import Cost, Spec, times, when
 from ._libraries import Values, library, values_of
 from .attention import of_pairs

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ..counting.collectives import collectives
 from ..ops._libraries import is_library
 from ..records import COMMUNICATION, Call, Counted, Spec, specs_in
-from ..records.pairs import ATTENTION
+from ..records.facts import ATTENTION
 from ..roofline.traffic import compute_dtype, traffic_of
 
 NORMS = ("norm", "welford")

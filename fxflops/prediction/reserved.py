@@ -21,7 +21,7 @@ from typing import NamedTuple
 from ..errors import InputError
 from ..meters.history import History, triples
 from ..records import BACKWARD, OPTIMIZER, PARTS, Counted
-from ..records.pairs import ATTENTIONS
+from ..records.facts import ATTENTIONS
 from ..roofline.devices import Device, find_device
 from .allocator import MIB, CachingAllocator
 from .memory import Reserved

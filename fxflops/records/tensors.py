@@ -91,10 +91,10 @@ def spec_of(value: Any) -> Any:
 def _spec_of_tensor(tensor: torch.Tensor) -> Spec:
     if is_dense(tensor) or tensor.layout not in SPARSE | {torch.jagged, torch.strided}:
         return Spec(tensor.shape, tensor.dtype, tensor.layout)
-    return _with_facts(tensor)
+    return _spec_of_parts(tensor)
 
 
-def _with_facts(tensor: Any) -> Spec:
+def _spec_of_parts(tensor: Any) -> Spec:
     """Return the spec of a sparse or nested tensor. For a sparse tensor, the spec has the fact ``nnz``. For a nested tensor, it has the
     specs of its parts as ``parts``."""
     with disable_current_modes():

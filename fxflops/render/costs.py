@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from .. import units
 from ..counting.steps import HOST
-from ..records.pairs import ATTENTION
+from ..records.facts import ATTENTION
 from .columns import MODULE_COLUMNS, module_cell, module_values
 from .data import Summary, TreeRow
 from .parts import Part, parts_of

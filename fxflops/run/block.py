@@ -44,7 +44,7 @@ from ..trace.instruments import Instruments
 from ..trace.module_times import ModuleTimes
 from ..trace.observe import Observer
 from ..trace.profiled_world import ProfiledWorld
-from .calibration import is_timed, measured_entry_costs
+from .entry_costs import is_timed, measured_entry_costs
 from .environment import environment_of
 from .generate_calls import generate_replaced
 from .outcome import BlockFacts, Run, RunMemory

@@ -154,6 +154,7 @@ def run_graph(
     forward node. If the run is observed, ``observer`` records this backward pass, too. Raises RunError with the name of the node if a
     node raises.
     """
+    # By node name; the observer's own owners are by call index.
     owners = None if backward_meter is None else AutogradOwners(hooks_nodes=True)
     with uncompiled(), _modes_restored():
         output = NodeRunner(graph, inputs, meters, owners).run()

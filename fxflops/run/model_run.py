@@ -278,14 +278,16 @@ def run_model(
 def _run_on_stand_ins(
     subject: Subject, registry: FormulaRegistry, must_read_masks: bool, memos: Memos | None
 ) -> tuple[Run | None, str]:
-    """Run a model with real tensors on meta tensors that stand in for them. If this needs real tensors, return None and the reason."""
+    """Run a model with real tensors on meta tensors that stand in for them. If this needs real tensors, return None and the reason.
+
+    Whatever error the forward raises on meta counts as a need for real tensors: if it is the model's own, the run on these raises it again.
+    """
     try:
         world, observer = _meta_run_that_sees_all(subject, registry, must_read_masks, memos)
     except (RunError, InputError, NotImplementedError) as error:
         return None, error.problem if isinstance(error, FxflopsError) else str(error)
-    if (
-        why := world.mirror.meta_error
-    ):  # the model itself caught the error, and took a path that it would not take on real tensors
+    # meta_error is also set if the model caught the error, and then took a path that it would not take on real tensors.
+    if why := world.mirror.meta_error:
         return None, why
     return finished_run(subject, observer, memory_source="predicted", recorded_as=ON_META), ""
 

@@ -206,7 +206,8 @@ def measure(
     # Read the calls' times, and the forward call of each backward call, now: the finished run does not contain them.
     calls, owner_of = observer.calls_with_mask_shares, observer.instruments.owners.owner_of
     observed, captured = with_seconds(calls), captured_calls(calls)
-    if subject.device.type != "meta":
+    is_timed = subject.device.type != "meta"
+    if is_timed:
         observed_seconds = sum(call.seconds or 0.0 for call in observed)
         # Each repeat runs the model and the graph's nodes. On an accelerator, it also times the nodes on the host. A compiled model runs, too.
         runs_per_repeat = 2 + (accelerator_of(subject.device) is not None) + subject.compiled
@@ -215,12 +216,12 @@ def measure(
     run = finished_run(
         subject,
         observer,
-        memory_source="predicted" if subject.device.type == "meta" else "storages",
+        memory_source="storages" if is_timed else "predicted",
         recorded_as=f"{traced.how} trace",
         recorded_why=traced.why,
     )
     memory, environment = run.memory, run.environment
-    if subject.is_on_meta():
+    if subject.is_on_meta():  # all tensors: then the observed run was a run on meta
         # A run on meta uses kernels that no device uses (plain products for attention). run_model() predicts a device's kernels.
         predicted = run_model(subject, registry, memos=Memos())
         memory, environment = replace(predicted.memory, source=memory.source), predicted.environment
@@ -230,7 +231,7 @@ def measure(
         node_bytes, peak = _allocated(accelerator, subject, graph, graph_run.ran_backward)
         memory = replace(memory, peak=peak, source="allocator")
     times, compiled = Times(), None
-    if subject.device.type != "meta" and repeats != 0:
+    if is_timed and repeats != 0:
         times, compiled = _timed(
             subject,
             graph,
@@ -355,7 +356,7 @@ def _watched_graph(subject: Subject, graph: fx.GraphModule, registry: FormulaReg
     inputs, backward_meter = subject.rewound_inputs_by_name(), backward_memory if with_backward else None
     try:
         noting = noting_live(storages, observer.calls, subject.named_tensors["params"])
-        with noting, uncompiled(), observer:
+        with noting, uncompiled(), unoptimized(False), observer:
             run_graph(graph, inputs, collector, memory, backward_meter=backward_meter, observer=observer)
     except RunError:
         if not with_backward:

@@ -13,7 +13,7 @@ import torch
 from ..ops import BASE, Formula
 from ..ops._masks import MASKS, STARTS, causal_pairs, corner_of, given_to, sizes_of, triangle
 from ..records import Call, Operation, Spec, specs_in
-from ..records.pairs import ATTENTION, SHARE, pairs_in, with_facts
+from ..records.facts import ATTENTION, SHARE, pairs_in, with_facts
 from ..records.tensors import spec_of
 from ..torch_internals import DisableTorchFunction, disable_current_modes, is_fake
 

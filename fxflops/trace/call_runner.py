@@ -47,10 +47,11 @@ class CallRunner(ThreadPart):
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function or an operator, and track the tensors that it returns."""
+        # torch.ops.aten.lstm(...) is treated like the function torch.lstm, which runs several operators.
         is_operator = isinstance(func, OpOverload) and func not in SPELLED_BY_OPERATOR
         is_whole = not is_operator and self._state.inside_call()
         if is_whole and self._world.needs_operators(func, args, kwargs):
-            return self.run_tracked(func, args, kwargs, self._run_and_track)
+            return self.run_with_operators_observed(func, args, kwargs, self._run_and_track)
         return self._run_and_track(func, args, kwargs)
 
     def run_timed(self, recipe: Recipe, func: Any, args: Any, kwargs: Any) -> tuple[Any, float]:
@@ -58,7 +59,7 @@ class CallRunner(ThreadPart):
         with DisableTorchDispatch() if recipe.leaves_only_its_result else self._state.within_call():
             return self._stopwatch.timed(func, args, kwargs)
 
-    def run_tracked(
+    def run_with_operators_observed(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Callable[..., Any] | None = None
     ) -> Any:
         """Run a call; observe its operators as parts of the call, so that intermediate tensors are tracked."""

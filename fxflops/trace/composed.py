@@ -36,7 +36,7 @@ NAMES = frozenset(
 Convolutions are not listed: their kernel chooses other kernels by device, and would choose for meta instead of the device that
 is counted for."""
 PACKETS = frozenset(name.partition(".")[0] for name in NAMES)
-COMPOSITES = frozenset(name.partition(".")[0] for name in names_with_kernel_for_key("CompositeImplicitAutograd"))
+NEVER_DISPATCHED = frozenset(name.partition(".")[0] for name in names_with_kernel_for_key("CompositeImplicitAutograd"))
 """The names, without overloads, of operators that a dispatch mode never sees: above autograd, torch replaces them by others."""
 VALUED = frozenset({"aten::masked_scatter_backward"})
 """Composite operators with parts whose shapes depend on values (``masked_select``). Meta has a kernel only for the whole operator."""
@@ -83,4 +83,4 @@ def is_one_operator(func: Any) -> bool:
         or func not in (getattr(torch.Tensor, name, None), getattr(torch, name, None))
     ):
         return False
-    return f"aten::{name}" not in COMPOSITES
+    return f"aten::{name}" not in NEVER_DISPATCHED

@@ -43,7 +43,7 @@ DIFFERENT_ON_GPUS = frozenset(
     + [torch.lstm_cell]
 )
 """Composite functions that run in the same way on meta and on the CPU, but in another way on a GPU."""
-COMPOSITES = frozenset({SDPA, *RECURRENT, *DIFFERENT_ON_GPUS})
+DEVICE_DEPENDENT = frozenset({SDPA, *RECURRENT, *DIFFERENT_ON_GPUS})
 NAMESAKES = (
     SDPA,
     *RECURRENT,
@@ -112,7 +112,7 @@ class DeviceKernels:
         # With gradients off, the results of functions come from shape rules instead. Operators have no rules here: meta decomposes them first.
         if whole_kernel is not None and (torch.is_grad_enabled() or is_operator) and not transformed():
             return whole_kernel(*args, **kwargs)
-        if func not in COMPOSITES:
+        if func not in DEVICE_DEPENDENT:
             return NotImplemented
         if func in DIFFERENT_ON_GPUS and self.device.type == "cpu":
             return NotImplemented

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..ops._registry import FormulaRegistry
-from ..records.pairs import ATTENTION
+from ..records.facts import ATTENTION
 
 SAME_DTYPE = frozenset(
     "linear matmul addmm addbmm baddbmm addmv conv conv_transpose bilinear lstm_cell gru_cell rnn_cell".split()

@@ -24,7 +24,7 @@ class FakeWorld(ProfiledWorld):
     ``results``, except for phase, module and memory.
 
     Functions are observed anew in each call, although a ProfiledWorld has a memo for them: the rank's mode is a second dispatch mode, and
-    ``memo_now`` allows the memo of functions only under one.
+    ``memo_of_functions`` allows the memo of functions only under one.
     """
 
     def __init__(self, device: torch.device | None, results: FakeResults) -> None:

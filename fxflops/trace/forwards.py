@@ -30,7 +30,7 @@ class ObservedModule:
     """A module in a run, with what the observer knows about the module, and a replacement for its calls.
 
     ``formula`` counts a call of the module as a whole: None if the module is not a leaf, UNKNOWN until the formula is looked up.
-    ``initial`` has the module's settings at the start of the run, if they are needed. ``settings`` has the settings that
+    ``initial`` has the module's settings at the start of the run, if the run is recorded as a graph. ``settings`` has the settings that
     :class:`~.leaves.Settings` read last; they are valid while ``settings_key`` is unchanged. ``compiled_call`` is the call that
     :meth:`torch.nn.Module.compile` had set.
 
@@ -52,7 +52,7 @@ class ObservedModule:
     def attach(self, call: Callable[..., Any]) -> None:
         """Make each call of the module run ``call(observed, *args, **kwargs)``. A direct call of ``module.forward`` does not run it.
 
-        Attach only to a module whose call runs nothing but its forward: see :func:`has_plain_call` and :func:`is_hooked`.
+        Attach only to a module whose call runs nothing but its forward: see :func:`uses_torchs_call` and :func:`is_hooked`.
         """
         attributes = self.module.__dict__
         self.call, self.compiled_call = call, attributes.get(CALL_ATTRIBUTE)
@@ -91,7 +91,7 @@ def is_hooked(module: nn.Module) -> bool:
     return bool(attributes["_forward_hooks"] or attributes["_forward_pre_hooks"] or AFTER_ALL or BEFORE_ALL)
 
 
-def has_plain_call(cls: type[nn.Module]) -> bool:
+def uses_torchs_call(cls: type[nn.Module]) -> bool:
     """Return whether a module class uses torch's own call, is not scripted, and has a Python forward."""
     plain = cls._call_impl is call_impl and not issubclass(cls, ScriptModule)
     return plain and type(cls.forward) is FunctionType

@@ -12,7 +12,7 @@ from ..ops import ESCAPE, QUERY, Formula
 from ..ops._libraries import LibraryFunction
 from ..ops._traits import UNINITIALIZED
 from ..records import BACKWARD, RECOMPUTE
-from ..records.pairs import ATTENTIONS, QUERY_KEY_VALUE
+from ..records.facts import ATTENTIONS, QUERY_KEY_VALUE
 from ..records.tensors import spec_of
 from ..torch_internals import DisableTorchFunction, is_tracing
 from .call_runner import CallRunner
@@ -136,7 +136,7 @@ class FunctionCalls(ThreadPart):
             return out
         before, self._state.is_learning_function = self._learning.begin(), True
         try:
-            out, operation = self._world.run_by_shortcut(call, self._runner.run_tracked)
+            out, operation = self._world.run_by_shortcut(call, self._runner.run_with_operators_observed)
             if operation is None:
                 out = self._observe_call(func, args, kwargs)
             else:

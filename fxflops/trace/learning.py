@@ -20,7 +20,7 @@ class Learning(ThreadPart):
         threads, under autocast or a functorch transform, or if the world says so. ``in_handler``: our function mode is off because
         it is handling a call.
         """
-        memo = self._world.memo_now(in_handler)
+        memo = self._world.memo_of_functions(in_handler)
         depends_on_more = memo is not None and (
             self._stack.inside_leaf()
             or self._state.in_call
@@ -35,11 +35,11 @@ class Learning(ThreadPart):
 
     def begin(self) -> BeforeCall:
         """Return the run's state before a call, to be passed to :meth:`end`."""
-        return BeforeCall(len(self._calls), len(self._shared.scopes), self._storages.begin())
+        return BeforeCall(len(self._calls), len(self._shared.scopes), self._storages.begin_call())
 
     def memory_effect(self, before: BeforeCall, arguments: Any) -> MemoryEffect:
         """Return the effect on memory of the call that has just ended."""
-        return MemoryEffect(*self._storages.end(before.mark, arguments), before.mark.storage_count)
+        return MemoryEffect(*self._storages.end_call(before.mark, arguments), before.mark.storage_count)
 
     def end(self, call: NewCall, before: BeforeCall, out: Any, scopes: int | None = None) -> None:
         """Let the world learn a finished call if it was recorded as exactly one call, with the call's target.

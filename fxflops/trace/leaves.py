@@ -35,7 +35,7 @@ class Leaves:
         """Return the formula that counts a module as a whole; None for a module that is not a leaf."""
         cls: Any = type(module)
         formula, methods = self._formula_of_class(cls)
-        if formula is None or not (module.__dict__.keys().isdisjoint(methods) and _is_plain_call(module)):
+        if formula is None or not (module.__dict__.keys().isdisjoint(methods) and _runs_only_forward(module)):
             return None
         return formula
 
@@ -115,7 +115,7 @@ def has_tensor_attributes(module: nn.Module) -> bool:
     )
 
 
-def _is_plain_call(module: nn.Module) -> bool:
+def _runs_only_forward(module: nn.Module) -> bool:
     """Return whether a call of this module runs no user hooks and computes none of its weights."""
     if "parametrizations" in module._modules:
         return False
@@ -258,7 +258,7 @@ def _reader_of(names: tuple[str | None, ...]) -> tuple[list[str], Reader, dict[A
     return public, reader_of(public), {}
 
 
-def forms_with_values(tensors: Iterable[torch.Tensor | None]) -> tuple[Any, ...]:
+def metadata_of_real(tensors: Iterable[torch.Tensor | None]) -> tuple[Any, ...]:
     """Return the shape, the dtype and the contiguity of each tensor. For real tensors, :class:`Settings` uses this as ``forms``."""
     return tuple(map(_form, tensors))
 

@@ -9,7 +9,7 @@ import torch
 from ..ops import Formula
 from ..ops._libraries import LibraryFunction
 from ..records import specs_in
-from ..records.pairs import ATTENTION, with_facts
+from ..records.facts import ATTENTION, with_facts
 from ..records.tensors import spec_of
 from ..torch_internals import DisableTorchFunction, current_graph_task_id
 from .call_log import CallSpecs

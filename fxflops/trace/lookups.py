@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..records.pairs import with_facts
+from ..records.facts import with_facts
 from ..torch_internals import DisableTorchFunction, disable_current_modes, is_fake
 
 

@@ -20,7 +20,7 @@ from ..records.tensors import ORDINARY, spec_of
 from .forms import OWN, REAL, Form
 
 NEW, FIRST_ARGUMENT, VIEWS, NOTHING = "new tensors", "the first argument", "views", "nothing"
-"""What a call returns. Only new tensors have memory of their own."""
+"""What a call returns. Only new tensors have memory of their own. In a profile, where the call runs, NEW only says that its result is tracked."""
 TYPED = frozenset({bool, float, torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format, type(...)})
 """Types of plain values that go into a key together with their type, since True == 1 == 1.0."""
 BOUNDS = frozenset({int, type(None)})
@@ -29,7 +29,8 @@ LONGEST = 256
 KEYWORDS = object()
 """Marks the beginning of the keyword arguments in a key."""
 Transients = tuple[tuple[Spec, int], ...]
-"""Storages that live only within a call and are alive at its peak: the spec and the bytes of each."""
+"""The storages at the peak of a call, if it is above the bytes that the call leaves: each with its spec, and with its change in bytes since
+the call began. So a result that is alive at the peak is included, and a storage that the call has freed by then has negative bytes."""
 
 
 class Unknown(Exception):
@@ -45,11 +46,12 @@ class Recipe:
     """The memo's entry for a key: how to record another call with this key and, on meta, how to make its result.
 
     ``operation`` is recorded for each call. ``is_part``: the recipe was learned from an operator inside another call, where
-    operators are not recorded. ``returns`` is NEW, FIRST_ARGUMENT, VIEWS or NOTHING. ``transients`` are the storages that live
-    only within a call; None if a call leaves more memory behind than its result, so that its operators must be observed.
+    operators are not recorded, so its operation lacks the facts that :meth:`.Recording.result` adds. ``returns`` is NEW, FIRST_ARGUMENT, VIEWS or NOTHING. ``transients`` are the storages
+    at a call's peak; None if a call leaves more memory behind than its result, so that its operators must be observed.
 
     The other attributes are for making a result on meta. ``forms`` has the forms of the returned tensors. ``sequence`` is the
-    class of a result that has several tensors: tuple, list, or one of ``torch.return_types``. ``needs_stand_ins``: some arguments
+    class of a result that has several tensors: tuple, list, or one of ``torch.return_types``. (In ``fake_results.py``, ``forms`` has a
+    ``Result`` for each tensor, and ``operation`` is a placeholder.) ``needs_stand_ins``: some arguments
     are real tensors, and must be replaced by meta stand-ins. ``names_device``: an argument may be a device.
     """
 
@@ -112,7 +114,8 @@ class Memos:
     def memo(self, observe_dispatch: bool) -> Memo:
         """Return the memo for runs with (or without) the dispatch mode, and for the current default dtype.
 
-        The results of factories and of type promotion depend on the default dtype.
+        The results of factories and of type promotion depend on the default dtype. With the dispatch mode, the memo has operators, otherwise
+        functions and leaves: ``torch.ops.aten.mm(x, y)`` has the same key as both, but other recipes.
         """
         return self._memos.setdefault((observe_dispatch, torch.get_default_dtype()), {})
 
@@ -154,14 +157,14 @@ class BeforeCall(NamedTuple):
 
 
 class MemoryEffect(NamedTuple):
-    """A call's effect on memory: the bytes that it left behind, and the temporary storages alive at its peak.
+    """A call's effect on memory: the bytes that it left behind, and the storages at its peak.
 
-    ``tracked_before`` is the number of storages tracked before the call began.
+    ``storage_count`` is the number of storages tracked before the call began.
     """
 
     bytes_left: int
     transients: Transients
-    tracked_before: int
+    storage_count: int
 
 
 class LeafLookup(NamedTuple):

@@ -2,7 +2,21 @@
 
 A call like an earlier one does not run: its result is made from the memo. A call with a shape rule does not run either: the rule
 gives its result. So no meta kernel and no leaf module's ``forward`` runs for these calls. Any other call runs, on meta, the
-kernels that the model's device would choose, and its intermediate tensors are tracked.
+kernels that the model's device would choose, and its intermediate tensors are tracked. What runs is the first of these that applies:
+
+=====================================================  =================================================  ==============================
+what runs                                              for which calls                                    where
+=====================================================  =================================================  ==============================
+the function with all modes off                        functions that compute more under a mode           ``UNWATCHED``, ``CallRunner``
+a library function's rule for its result               flash-attn and others, without values              ``LibraryCalls.run``
+a composite operator's decomposition                   operators below autograd                           ``composed.py``
+one whole operator                                     mish; on GPUs RMS norm                             ``whole_kernels.py``
+the operators that the device dispatches               attention, RNNs; on GPUs dropout and softmax       ``device_kernels.py``
+a replacement of the meta kernel                       operators that meta lacks or refuses               ``RESULTS``, ``meta_results.py``
+nothing                                                elementwise writes                                 ``written_on_meta``
+torch's meta kernel, whose results are then corrected  all other operators; storage sizes by ``STORED``,  ``_resize_stored``, ``_lay_out``
+                                                       memory formats by ``ops/formats.py``
+=====================================================  =================================================  ==============================
 """
 
 from __future__ import annotations
@@ -23,7 +37,7 @@ from ..ops._traits import COPIES, METADATA, UNINITIALIZED
 from ..ops.formats import FORMATS, strides_on
 from ..ops.shapes import contiguous, rule_for, shape_of
 from ..records import EMPTY_MAPPING, Operation, typed
-from ..records.pairs import ATTENTIONS, EMBEDDING
+from ..records.facts import ATTENTIONS, EMBEDDING
 from ..records.tensors import ORDINARY, spec_of
 from ..torch_internals import (
     DisableTorchFunction,
@@ -258,7 +272,7 @@ class MetaWorld(World):
 
     # The memo
 
-    def memo_now(self, in_handler: bool) -> Memo | None:
+    def memo_of_functions(self, in_handler: bool) -> Memo | None:
         if self._autocast.cast_weights:
             self._autocast.forget()
         if self._dtype is not get_default_dtype():  # factories and type promotion depend on the default dtype
@@ -312,9 +326,13 @@ class MetaWorld(World):
             return None
         if view is None:
             return None
-        fields = call.formula.op, call.target, *call.argument_specs(), view.spec, call.settings
-        operation = self._call_log.shared((without_strides(call.key), typed(view.spec)), fields)
+        operation = self._operation(call, *call.argument_specs(), view.spec)
         return self._keep(call.key, Recipe(operation, VIEWS, forms=(view,), argument_forms=argument_forms))
+
+    def _operation(self, call: NewCall, specs: Any, kwspecs: Any, result: Any) -> Operation:
+        """Return the operation of a call; equal operations are the same object."""
+        fields = call.formula.op, call.target, specs, kwspecs, result, call.settings
+        return self._call_log.shared((without_strides(call.key), typed(result)), fields)
 
     def _keep(self, key: Any, recipe: Recipe) -> Recipe:
         assert self.memo is not None
@@ -337,16 +355,17 @@ class MetaWorld(World):
         if not forms or len(forms) < len(outs):  # not all results are views
             return NotImplemented, None
         result = forms[0].spec if sequence is None else tuple([form.spec for form in forms])
-        fields = formula.op, call.target, *call.argument_specs(), result, EMPTY_MAPPING
-        operation = self._call_log.shared((without_strides(key), typed(result)), fields)
+        operation = self._operation(call, *call.argument_specs(), result)
         self._keep(key, Recipe(operation, VIEWS, forms=forms, sequence=sequence, argument_forms=argument_forms))
         self._storages.memory_log.current_call = len(self._calls)
         return out, operation
 
-    def run_by_shortcut(self, call: NewCall, run_tracked: Callable[..., Any]) -> tuple[Any, Operation | None]:
+    def run_by_shortcut(
+        self, call: NewCall, run_with_operators_observed: Callable[..., Any]
+    ) -> tuple[Any, Operation | None]:
         """Run a call that costs nothing on meta tensors by its kernel alone, and a call whose tensors all have values as it is."""
-        key, formula, target, func, args, kwargs, _ = call
-        argument_forms = forms_in(key)
+        formula, func, args, kwargs = call.formula, call.func, call.args, call.kwargs
+        argument_forms = forms_in(call.key)
         places, dtypes = {form.place for form in argument_forms}, {form.dtype for form in argument_forms}
         if places <= {REAL}:
             return self._run_on_values(call)
@@ -369,19 +388,18 @@ class MetaWorld(World):
                 is_new = view is None and type(out) is torch.Tensor and not (args and out is args[0])
                 is_alone = len(dtypes) == 1 and is_one_operator(func) and f"aten::{func.__name__}" not in FORMATS
                 if is_new and not is_alone:
-                    out = run_tracked(func, args, kwargs)
+                    out = run_with_operators_observed(func, args, kwargs)
             except Exception:  # the call runs again the usual way, where its error is reported
                 return NotImplemented, None
             if view is None:
                 self._storages.add_all(out)
                 self.returned(func, args, kwargs, out)
             result = self.spec(out) if view is None else view.spec
-            fields = formula.op, target, specs, kwspecs, result, EMPTY_MAPPING
-            return out, self._call_log.shared((without_strides(key), target, typed(result)), fields)
+            return out, self._operation(call, specs, kwspecs, result)
 
     def _run_on_values(self, call: NewCall) -> tuple[Any, Operation | None]:
         """Run a call without tensors, or on tensors with values, if its result is the only tensor that it makes or writes to."""
-        key, formula, target, func, args, kwargs, _ = call
+        formula, func, args, kwargs = call.formula, call.func, call.args, call.kwargs
         is_write = writes(func, kwargs)
         if (
             formula.reason in (QUERY, ESCAPE)
@@ -411,8 +429,7 @@ class MetaWorld(World):
             self._storages.add_all(out)
             self.returned(func, args, kwargs, out)
             result = self.spec(out)
-        fields = formula.op, target, specs, kwspecs, result, EMPTY_MAPPING
-        return out, self._call_log.shared((without_strides(key), target, typed(result)), fields)
+        return out, self._operation(call, specs, kwspecs, result)
 
     def _with_number_as_tensor(self, args: Any) -> Any:
         """Return the arguments of an assignment to elements, with a tensor in place of a number: torch makes this tensor, too."""

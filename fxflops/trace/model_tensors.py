@@ -10,7 +10,7 @@ import torch
 from ..model.pytree import tensors_in
 from ..records import Spec
 from ..records.tensors import spec_of
-from .leaves import forms_with_values
+from .leaves import metadata_of_real
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """The positional and the keyword arguments of a call."""
@@ -61,4 +61,4 @@ class ModelTensors:
 
     def forms_of_own(self, tensors: Iterable[torch.Tensor | None]) -> tuple[Any, ...]:
         """Return, for each of a module's own tensors, a key of its metadata; None if the tensor's metadata cannot be compared."""
-        return forms_with_values(tensors)
+        return metadata_of_real(tensors)

@@ -15,18 +15,18 @@ from ..meters.stopwatch import OF_MODULE
 from ..model.locks import threads_counting
 from ..ops import VIEW, Formula
 from ..records import EMPTY_MAPPING, FORWARD, Operation, Scope, Spec, Step
-from ..records.pairs import EMBEDDING
+from ..records.facts import EMBEDDING
 from ..records.tensors import spec_of
 from ..torch_internals import DisableTorchDispatch, DisableTorchFunction
 from .call_runner import CallRunner
 from .forwards import (
     UNKNOWN,
     ObservedModule,
-    has_plain_call,
     hidden_kernels,
     is_hooked,
     is_missed_by_hooks,
     is_torch_module,
+    uses_torchs_call,
 )
 from .hooks import Hooks
 from .learning import Learning
@@ -74,13 +74,13 @@ class ModuleCalls(ThreadPart):
             for observed in self._shared.observed_modules.values():
                 observed.initial = self._settings_but_mode(observed) if self.formula_of(observed) is not None else None
         hooked: list[nn.Module] = []
-        class_has_plain_call = cache(has_plain_call)
+        class_uses_torchs_call = cache(uses_torchs_call)
         replaces_calls = self._world.skips_forwards and self._world.memo is not None
         call_leaf, call_module = self._call_leaf, self._call_module
         for observed in self._shared.observed_modules.values():
             module = observed.module
             cls: Any = type(module)
-            if replaces_calls and class_has_plain_call(cls) and not is_hooked(module):
+            if replaces_calls and class_uses_torchs_call(cls) and not is_hooked(module):
                 observed.attach(call_module if self.formula_of(observed) is None else call_leaf)
             else:
                 hooked.append(module)
@@ -101,7 +101,7 @@ class ModuleCalls(ThreadPart):
 
     def begin(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """Begin a module call, with the clock stopped."""
-        if self.is_no_call(module):
+        if self.is_ignored(module):
             return
         stopped = self._stopwatch.stop(OF_MODULE)
         try:
@@ -115,7 +115,7 @@ class ModuleCalls(ThreadPart):
 
     def end(self, module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
         """Record a finished module call, with the clock stopped."""
-        if self.is_no_call(module):
+        if self.is_ignored(module):
             return
         stopped = self._stopwatch.stop()
         try:
@@ -124,7 +124,7 @@ class ModuleCalls(ThreadPart):
             if stopped:
                 self._stopwatch.go()
 
-    def is_no_call(self, module: nn.Module) -> bool:
+    def is_ignored(self, module: nn.Module) -> bool:
         """Return whether a module call is not part of the run.
 
         This is so if the module is a copy that the model's forward made, hooks included, or if this thread is counting the module inside
@@ -162,7 +162,7 @@ class ModuleCalls(ThreadPart):
             self._recording.enter_earlier_tensors(
                 (*args, *module._parameters.values(), *module._buffers.values()), kwargs
             )
-        # If the world skips forwards, _call_leaf has already looked up the call in the memo.
+        # If the world skips forwards, _call_leaf looks up the calls that may be skipped.
         looks_up = not world.skips_forwards and not module._modules
         memo = self._learning.memo_now(in_handler=False) if looks_up else None
         if memo is None:
@@ -306,7 +306,7 @@ class ModuleCalls(ThreadPart):
         """Call a module; before and after the call, do the work of the observer's hooks."""
         module = observed.module
         is_own_thread = threading.get_ident() == self._thread
-        # Not begin and end, which also stop the clock and skip calls that are none: a count is not timed, and calls only modules here.
+        # Not begin and end, which also stop the clock and ignore copies of modules: a count is not timed, and this module is no copy.
         enter, leave = (self._begin_module, self._end_module) if is_own_thread else (self._pre_hook, self._post_hook)
         enter(module, args, kwargs)
         out = None  # stays None if the module raises
@@ -366,7 +366,7 @@ class ModuleCalls(ThreadPart):
         self, recipe: Recipe, observed: ObservedModule, settings: ModuleSettings, args: Any, kwargs: Any
     ) -> Any:
         """Make the result of a leaf call from its recipe, without running the forward, and record the call."""
-        module, path, number = observed.module, observed.path, len(self._calls)
+        module, path, call_number = observed.module, observed.path, len(self._calls)
         out, operation, _ = self._world.repeat_call(
             recipe, type(module).forward, args, kwargs, self._runner.run_timed, module
         )
@@ -376,5 +376,5 @@ class ModuleCalls(ThreadPart):
         self._call_log.add(operation, path, None, FORWARD)
         self._shared.scopes.append(tuple.__new__(Scope, (path, operation, settings.params, False, None)))
         if not self._stack.open:
-            self._shared.steps.append(Step(path, range(number, number + 1)))
+            self._shared.steps.append(Step(path, range(call_number, call_number + 1)))
         return out

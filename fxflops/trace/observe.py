@@ -50,7 +50,7 @@ a leaf seen by hooks           ``ModuleCalls._begin_leaf``  ``_leave_by_recipe``
 an operator                    ``OperatorCalls.operator``   in ``operator`` itself       ``_learn_operator``
 =============================  ===========================  ===========================  ============================
 
-All these methods end in :meth:`.call_log.CallLog.add`, the only place that appends to the run's calls. If a function has no formula,
+All these methods end in :meth:`.call_log.CallLog.add`, the only place that appends to an observer's calls. If a function has no formula,
 ``_observe_call`` records the calls inside the function, not the function itself.
 """
 
@@ -180,7 +180,7 @@ class Observer:
             self._modules.begin(module, args, kwargs)
             return
         with self._threads.visiting(self._first) as host:
-            if host is not None and not host.modules.is_no_call(module):
+            if host is not None and not host.modules.is_ignored(module):
                 observer = self._threads.begin_call(host, module, (args, kwargs))
                 if observer is not None:
                     observer.modules.begin(module, args, kwargs)
@@ -190,7 +190,7 @@ class Observer:
             self._modules.end(module, args, kwargs, out)
             return
         with self._threads.visiting(self._first) as host:
-            if host is not None and not host.modules.is_no_call(module):
+            if host is not None and not host.modules.is_ignored(module):
                 observer = self._threads.observer_of_call(host, module)
                 if observer is not None:
                     observer.modules.end(module, args, kwargs, out)

@@ -17,7 +17,7 @@ from ..model.pytree import tensors_given
 from ..ops import ESCAPE, QUERY, VIEW, Formula
 from ..ops._traits import UNINITIALIZED
 from ..records import Operation
-from ..records.pairs import ATTENTIONS, QUERY_KEY_VALUE
+from ..records.facts import ATTENTIONS, QUERY_KEY_VALUE
 from ..records.tensors import ORDINARY
 from ..torch_internals import (
     COMPILER,
@@ -81,7 +81,7 @@ class ProfiledWorld(World):
         self.device = device
         self._compiler: Any = None
 
-    def memo_now(self, in_handler: bool) -> Memo | None:
+    def memo_of_functions(self, in_handler: bool) -> Memo | None:
         """Return the memo if no modes except ours, no backward pass and no saved-tensor hooks are active, else None."""
         depends_on_more = (
             len_torch_function_stack() != (0 if in_handler else 1)
@@ -112,7 +112,7 @@ class ProfiledWorld(World):
         )
         # If the call leaves only its result in memory, the dispatch mode may be off when the call is repeated.
         is_complete = is_from_torch and memory_effect.bytes_left == self._storages.bytes_since(
-            memory_effect.tracked_before, (arguments, out)
+            memory_effect.storage_count, (arguments, out)
         )
         returns = (
             NEW if memory_effect.bytes_left > 0 or formula.reason != VIEW else VIEWS

@@ -13,7 +13,7 @@ from ..ops import Formula
 from ..ops._libraries import LibraryFunction
 from ..ops.einsum import PATH, path_taken
 from ..records import FORWARD, OPTIMIZER, Operation
-from ..records.pairs import ATTENTION, ATTENTIONS, with_facts
+from ..records.facts import ATTENTION, ATTENTIONS, with_facts
 from ..records.tensors import spec_of
 from ..torch_internals import STOPS_RECOMPUTING, DisableTorchFunction, current_graph_task_id, of_checkpoint
 from .call_log import CallSpecs
@@ -48,9 +48,9 @@ class Recording(ThreadPart):
     ) -> None:
         """Record a call whose operation is known. It may have written to its arguments.
 
-        Not called in a backward pass, where no world's ``memo_now`` allows the memo, so the call's path needs no owner.
+        Not called in a backward pass, where no world's ``memo_of_functions`` allows the memo, so the call's path needs no owner.
         """
-        # A run without the dispatch mode has no backward pass.
+        # A run without the dispatch mode is repeated with it, if the model runs a backward pass.
         phase = self._phases.now() if self._world.observe_dispatch else FORWARD
         self._call_log.add(operation, path, seconds, phase, origin)
         self.own_nodes_behind(result, arguments)

@@ -69,12 +69,12 @@ class Steps(ThreadPart):
             made_outside = [tensor for tensor in tensors if self._is_made_outside(self._storages.maker_of(tensor))]
             self._storages.label([("", tensor) for tensor in made_outside], "inputs")
 
-    def _is_made_outside(self, number: int) -> bool:
+    def _is_made_outside(self, call_number: int) -> bool:
         """Return whether the call with this number ran in the forward phase, outside all modules."""
-        if not 0 <= number < len(self._calls) or self._calls[number].phase != FORWARD:
+        if not 0 <= call_number < len(self._calls) or self._calls[call_number].phase != FORWARD:
             return False
         # Steps are sorted by their calls, so only the last step that began before this call can contain it.
         for step in reversed(self._shared.steps):
-            if step.calls and step.calls.start <= number:
-                return number not in step.calls
+            if step.calls and step.calls.start <= call_number:
+                return call_number not in step.calls
         return True

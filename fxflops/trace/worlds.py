@@ -33,7 +33,7 @@ from ..ops import Formula
 from ..ops._traits import UNINITIALIZED
 from ..ops.einsum import order_now
 from ..records import EMPTY_MAPPING, Call, Operation
-from ..records.pairs import ATTENTIONS
+from ..records.facts import ATTENTIONS
 from ..records.tensors import spec_of
 from .call_log import CallLog
 from .memo import Memo, MemoryEffect, NewCall, Recipe
@@ -122,8 +122,8 @@ class World:
     # How a call runs
 
     def composite(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a call that is recorded as a whole, for which the model's device uses other kernels than torch uses here; return NotImplemented
-        for other calls. :meth:`kernel` does the same for a call or an operator that runs as it is."""
+        """Under a functorch transform: run a call by the operators that the model's device dispatches; return NotImplemented if torch dispatches
+        the same operators here. Without a transform, :meth:`kernel` does this."""
         return NotImplemented
 
     def kernel(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Callable[..., Any]) -> Any:
@@ -137,9 +137,9 @@ class World:
         """
         return False
 
-    # Methods for the memo. Except for memo_now, they are called only if the world has a memo
+    # Methods for the memo. Except for memo_of_functions, they are called only if the world has a memo
 
-    def memo_now(self, in_handler: bool) -> Memo | None:
+    def memo_of_functions(self, in_handler: bool) -> Memo | None:
         """Return the memo for torch's current settings; None if the memo of functions and leaves may not be used in this thread now.
 
         It may be used if a call's record depends only on the metadata of the call's tensors. ``in_handler``: the observer's function
@@ -173,10 +173,12 @@ class World:
         """
         return NotImplemented, None
 
-    def run_by_shortcut(self, call: NewCall, run_tracked: Callable[..., Any]) -> tuple[Any, Operation | None]:
+    def run_by_shortcut(
+        self, call: NewCall, run_with_operators_observed: Callable[..., Any]
+    ) -> tuple[Any, Operation | None]:
         """Run a call that costs nothing, or whose tensors all have values, by a shortcut; return its result and its operation.
 
-        The result is NotImplemented if the call must run the usual way. ``run_tracked(func, args, kwargs)`` runs the call with its
+        The result is NotImplemented if the call must run the usual way. ``run_with_operators_observed(func, args, kwargs)`` runs the call with its
         intermediate tensors tracked.
         """
         return NotImplemented, None
@@ -209,6 +211,7 @@ class World:
     def repeat_operator(self, recipe: Recipe, key: Any, func: Any, args: Any, kwargs: Any, tensors: Any) -> Any:
         """Make the result of an operator call that has a recipe, track the result's tensors, and return the result.
 
-        ``tensors`` are the tensors that :meth:`operator_key` returned with the call's key.
+        ``tensors`` are the tensors that :meth:`operator_key` returned with the call's key. Unlike :meth:`repeat_call`, this relies on the caller
+        to set ``memory_log.current_call``.
         """
         raise NotImplementedError

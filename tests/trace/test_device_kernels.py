@@ -200,7 +200,7 @@ def another(fake: Any) -> torch.Tensor:
 def test_a_call_is_made_again_where_all_its_tensors_are_known(
     function: Any, known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device_kernels, "COMPOSITES", {function})
+    monkeypatch.setattr(device_kernels, "DEVICE_DEPENDENT", {function})
     monkeypatch.setattr(device_kernels, "RECURRENT", [function])
     with torch.no_grad():
         out = DeviceKernels(torch.device("cpu")).run(function, (meta(2, 3),), {})

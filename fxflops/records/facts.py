@@ -1,4 +1,20 @@
-"""An attention mask keeps only some of the query-key pairs. Record their number as a fact of the result, since shapes do not show this number."""
+"""Facts about a tensor that its shape and dtype do not show. They are kept in ``Spec.facts``, by name.
+
+===================  ==============================================================  ========================  =============================
+fact                 what it says                                                    written by                read by
+===================  ==============================================================  ========================  =============================
+``pairs``            the query-key pairs that an attention mask keeps                ``attention_pairs.py``    attention's formulas
+:data:`SHARE`        the same for a product of an unfused gradient of attention      ``attention_pairs.py``    ``counting/masked.py``
+``row``              an index out of range, and the rows of the table                ``lookups.py``            :func:`absent_row`
+``PATH``             the order in which an einsum contracts its operands             ``recording.py``          ``ops/einsum.py``
+``requires_grad``    whether an argument of an RNN's backward needs a gradient       ``attention_pairs.py``    ``ops/mkldnn_rnn.py``
+``nnz``, ``parts``   elements of a sparse tensor, tensors in a nested tensor         ``records/tensors.py``    formulas, ``counts.py``
+a library's facts    what a function of another library computes, e.g. the pairs     ``library_calls.py``      the library's formulas
+===================  ==============================================================  ========================  =============================
+
+A fact that depends on the values of a tensor must not come from the memo: the op's name must then be in ``OPERATORS_NOT_IN_MEMO``
+(``trace/worlds.py``), and in ``RECORDED_BY_VALUES`` (``trace/meta_world.py``).
+"""
 
 from __future__ import annotations
 
