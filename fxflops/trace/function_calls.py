@@ -73,7 +73,7 @@ class FunctionCalls(ThreadPart):
                 return self.function(func, args, kwargs)
         if func in world.answers and not self._owners.records_owners and not transformed():
             return world.answers[func]  # in all other cases _observe_call decides what to answer
-        if world.enters_earlier_tensors and not self._stack.inside_leaf():
+        if not world.is_meta and not self._stack.inside_leaf():
             self._recording.enter_earlier_tensors(args, kwargs)
         memo = None if type(func) is LibraryFunction else self._learning.memo_now(in_handler=True)
         if memo is None:

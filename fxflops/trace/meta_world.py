@@ -116,8 +116,6 @@ class MetaWorld(World):
 
     unrecorded = frozenset(QUERIES)
     is_meta = True
-    enters_earlier_tensors = False  # the mirror finds them instead
-    skips_forwards = True
 
     def __init__(
         self,

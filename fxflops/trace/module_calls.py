@@ -75,7 +75,7 @@ class ModuleCalls(ThreadPart):
                 observed.initial = self._settings_but_mode(observed) if self.formula_of(observed) is not None else None
         hooked: list[nn.Module] = []
         class_uses_torchs_call = cache(uses_torchs_call)
-        replaces_calls = self._world.skips_forwards and self._world.memo is not None
+        replaces_calls = self._world.is_meta and self._world.memo is not None
         call_leaf, call_module = self._call_leaf, self._call_module
         for observed in self._shared.observed_modules.values():
             module = observed.module
@@ -158,12 +158,12 @@ class ModuleCalls(ThreadPart):
     def _begin_leaf(self, observed: ObservedModule, open_call: OpenCall, args: Any, kwargs: Any) -> None:
         """Prepare for the call of a leaf module that has hooks."""
         world, module = self._world, observed.module
-        if world.enters_earlier_tensors:  # and the weights, which may have been swapped for this call
+        if not world.is_meta:  # and the weights, which may have been swapped for this call
             self._recording.enter_earlier_tensors(
                 (*args, *module._parameters.values(), *module._buffers.values()), kwargs
             )
-        # If the world skips forwards, _call_leaf looks up the calls that may be skipped.
-        looks_up = not world.skips_forwards and not module._modules
+        # On meta, _call_leaf looks up the calls that may be skipped.
+        looks_up = not world.is_meta and not module._modules
         memo = self._learning.memo_now(in_handler=False) if looks_up else None
         if memo is None:
             self._state.call_operators.clear()
@@ -266,7 +266,7 @@ class ModuleCalls(ThreadPart):
         """Return the operation of a non-leaf module's call, which is recorded only as a scope."""
         cls, world = type(module), self._world
         key = None
-        memo = None if world.skips_forwards else world.memo
+        memo = None if world.is_meta else world.memo
         if memo is not None:
             try:
                 # Without requires_grad and torch's settings, on which only the record of a leaf depends.
@@ -331,7 +331,7 @@ class ModuleCalls(ThreadPart):
             if memo is not None:
                 settings = self._shared.settings.of(observed)
                 try:
-                    # Without requires_grad, because the memo serves leaves on meta only while gradients are off.
+                    # Without requires_grad and torch's settings: the memo serves leaves on meta only while gradients are off.
                     key = call_key((type(module), settings), args, kwargs, self._world.tensors.form)
                     recipe = memo.get(key) or self._leaf_recipe(key, observed, settings, args, kwargs)
                 except Unknown:

@@ -50,13 +50,14 @@ OPERATORS_NOT_IN_MEMO = frozenset({*UNINITIALIZED, *ATTENTIONS, RNN_BACKWARD})
 class World:
     """The world of real tensors, on the model's own device, where every call is run and observed anew.
 
-    ``tensors`` are the model's tensors, or stand-ins for them. ``memo`` has the recipes of earlier calls; None for a world without a memo. ``setting_readers`` caches the settings of modules, by the
-    names of the modules' attributes. ``unrecorded`` are functions that the observer runs without recording. ``answers`` has the
-    fixed results of tensor properties. ``is_meta``: calls get meta tensors, so that no kernel computes. ``observe_dispatch``: the observer's
-    dispatch mode is on, and also sees operators that C++ or TorchScript calls without a torch function. ``skips_forwards``: the
-    forward of a leaf module is skipped if there is a recipe for the call. ``enters_earlier_tensors``: the observer looks for unnamed
-    tensors that existed before the run, such as a batch or a weight in a closure. ``is_block``: the observed code is a user's
-    block, in which models may be counted.
+    ``tensors`` are the model's tensors, or stand-ins for them. ``memo`` has the recipes of earlier calls; None for a world without a
+    memo. ``setting_readers`` caches the settings of modules, by the names of the modules' attributes. ``unrecorded`` are functions that
+    the observer runs without recording. ``answers`` has the fixed results of tensor properties. ``observe_dispatch``: the observer's
+    dispatch mode is on, and also sees operators that C++ or TorchScript calls without a torch function. ``is_block``: the observed code
+    is a user's block, in which models may be counted.
+
+    ``is_meta``: calls get meta tensors, so that no kernel computes. Then the observer also skips the forward of a leaf module if there is a
+    recipe for the call. And it leaves it to the mirror to find unnamed tensors that existed before the run, such as a weight in a closure.
     """
 
     memo: Memo | None = None
@@ -64,8 +65,6 @@ class World:
     answers: Mapping[Any, Any] = EMPTY_MAPPING
     is_meta = False
     observe_dispatch = True
-    skips_forwards = False
-    enters_earlier_tensors = True
     is_block = False
     device: torch.device | None = None
     """The models' device, or the device that meta tensors report; None if unknown."""
