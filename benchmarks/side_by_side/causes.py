@@ -258,4 +258,40 @@ CAUSES: list[tuple[Matches, Matches, Matches, str]] = [
         r"live_at_peak.*batch_norm.*|memory\..*: \d+ -> \d+",
         "batch norm in eval mode keeps no mean and no deviation, as the live storages of a real run show",
     ),
+    (
+        "odd/(another's in a leaf|with another's parameter)",
+        "analyze|profile",
+        r"(nodes|timeline)\[\d+\] .*",
+        "parameters that a model uses without registering them are parameters in the memory, they were buffers",
+    ),
+    (
+        "odd/autocast",
+        "analyze|profile",
+        r"(nodes|timeline)\[\d+\] .*",
+        "the weights that autocast has cast are freed with its region",
+    ),
+    (
+        "diffusers/(AutoencoderDC|AutoencoderKLHunyuanImage|UNet3DConditionModel)|transformers/(pp_formulanet_vision|sam3_vision_model|unlimited_ocr_vision)",
+        "train|analyze",
+        r"(calls|timeline|nodes)\[\d+\].*",
+        "channels-last images keep their memory format, so a counted training step has the operators of a real one",
+    ),
+    (
+        "diffusers/UNet1DModel@value",
+        "train",
+        r"(calls|timeline)\[\d+\] (mish_backward|add) .*\.path: .*",
+        "the gradient of mish belongs to its own module",
+    ),
+    (
+        ".*",
+        "analyze",
+        r"run\.environment\.device: meta -> cpu",
+        "the environment of a model on meta names the device for which it is analyzed",
+    ),
+    (
+        "transformers/granite_speech",
+        "analyze",
+        r"memory\..*|live_at_peak.*",
+        "attention by plain products has the booleans of its softmax, with which rows without a pair are found",
+    ),
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -84,8 +84,11 @@ def _convolution_backward(args: Sequence[Any], device: str) -> bool | None:
 def _elementwise(args: Sequence[Any], device: str) -> bool | None:
     """Return False for images with dims of size 1 that are all contiguous. Then so is the result, while meta keeps the strides of these dims,
     by which an image may seem to be channels last."""
+    first = args[0] if args else None
+    if not isinstance(first, torch.Tensor) or first.ndim not in (4, 5) or 1 not in first.shape:
+        return None
     images = [arg for arg in args if isinstance(arg, torch.Tensor)]
-    is_plain = images and 1 in images[0].shape and all(_is_like(image, images[0]) for image in images)
+    is_plain = all(_is_like(image, first) for image in images)
     return False if is_plain and any(map(_is_last, images)) else None
 
 
@@ -125,12 +128,15 @@ FORMATS: dict[str, FormatRule] = {
 """Rules for the format of an operator's first result, by the operator's name."""
 
 
+@cache
+def _rule_of(operator: OpOverload) -> FormatRule | None:
+    return FORMATS.get(operator.name()) or (_elementwise if torch.Tag.pointwise in operator.tags else None)
+
+
 def strides_on(device: str, operator: OpOverload, args: Sequence[Any], result: Any) -> Strides | None:
     """Return the strides of an operator's first result on a device; None if the result on meta has the right strides."""
-    if not isinstance(result, torch.Tensor):
-        return None
-    rule = FORMATS.get(operator.name()) or (_elementwise if torch.Tag.pointwise in operator.tags else None)
-    is_last = None if rule is None else rule(args, device)
+    rule = _rule_of(operator)
+    is_last = None if rule is None or not isinstance(result, torch.Tensor) else rule(args, device)
     if is_last is None:
         return None
     strides = in_order(result.shape, last_order(result.ndim)) if is_last else contiguous(result.shape)

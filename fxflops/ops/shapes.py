@@ -187,8 +187,8 @@ def convolved(out: Spec, tensors: Sequence[Strided], device: str) -> Strides | N
 
     The first two tensors are input and weight. Return None for volumes that are channels last: the kernel decides, see ``formats.py``.
     """
-    is_last = out.ndim > 3 and any(is_channels_last(*tensor) for tensor in tensors[:2])
-    if not is_last:
+    images = [tensor for tensor in tensors[:2] if tensor[1] != contiguous(tensor[0])]
+    if not images or out.ndim == 3 or not any(is_channels_last(*image) for image in images):
         return contiguous(out)
     return in_order(out, LAST) if out.ndim == 4 and (device == "cpu" or out.dtype.itemsize < DOUBLE) else None
 
