@@ -47,13 +47,20 @@ Named = Iterable[tuple[str, torch.Tensor]]
 class _StorageRef(weakref.ref[Any]):
     """A weak reference to a live storage. ``key`` is the storage's ``id``, ``number`` its number in the log, ``nbytes`` its bytes.
 
-    The attributes are set after construction, because an ``__init__`` in Python would take time for each tensor of each count.
+    :meth:`to` makes it: an ``__init__`` in Python would take twice the time, for each tensor of each count.
     """
 
     __slots__ = ("key", "nbytes", "number")
     key: int
     nbytes: int
     number: int
+
+    @classmethod
+    def to(cls, storage: Any, nbytes: int, number: int, on_freed: Callable[[Any], None] | None = None) -> _StorageRef:
+        """Return a reference to a storage; ``on_freed(reference)`` is called when Python frees the storage."""
+        ref = cls(storage, on_freed)
+        ref.key, ref.nbytes, ref.number = id(storage), nbytes, number
+        return ref
 
 
 class LiveStorages:
@@ -280,8 +287,7 @@ class LiveStorages:
 
     def _watch(self, storage: Any, nbytes: int, number: int) -> None:
         """Keep a weak reference to the storage with this number. When Python frees the storage, its bytes are subtracted."""
-        self._refs[id(storage)] = ref = _StorageRef(storage, self._on_freed)
-        ref.key, ref.nbytes, ref.number = id(storage), nbytes, number
+        self._refs[id(storage)] = _StorageRef.to(storage, nbytes, number, self._on_freed)
 
     def _on_freed(self, ref: _StorageRef) -> None:
         if self._refs.get(ref.key) is ref:  # not if a new storage got the same id, or the storage is to be kept
@@ -365,8 +371,7 @@ class LiveStorages:
         if ref is None and storage._cdata in self._number_at:
             ref = self._handed_out_before.pop(key, None)
             if ref is None or ref() is not storage:
-                ref = _StorageRef(storage)
-                ref.key, ref.nbytes, ref.number = key, storage.nbytes(), self._number_at[storage._cdata]
+                ref = _StorageRef.to(storage, storage.nbytes(), self._number_at[storage._cdata])
         if ref is not None:
             self._handed_out_before.pop(key, None)
             self._handed_out[key] = ref
