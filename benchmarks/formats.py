@@ -3,8 +3,8 @@
     python -m benchmarks.formats [--samples 12]
 
 The tensors of each sample are moved to channels last (4 and 5 dims), or their last two dims are swapped in memory. A result or a gradient
-differs if a dim with more than one element has another stride. The table is ``benchmarks/results/formats.md``. It has only the operators
-that differ; the samples that raise on either side are skipped.
+differs if a dim with more than one element has another stride. Samples that raise in the real run are skipped; if only the count raises, the
+call differs. The table is ``benchmarks/results/formats.md``.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def samples(operator: Any, move: Callable[[torch.Tensor], torch.Tensor]) -> Iter
 
 
 def runs(operator: Any, inputs: Any, move: Callable[[torch.Tensor], torch.Tensor], backward: bool) -> bool | None:
-    """Return whether a count and a real run are equal; None if one of them raises."""
+    """Return whether a count and a real run are equal; None if the real run raises, or makes no tensor to compare."""
 
     def moved(leaf: Any) -> Any:
         is_strided = isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided
@@ -91,12 +91,18 @@ def runs(operator: Any, inputs: Any, move: Callable[[torch.Tensor], torch.Tensor
             out = Calling(operator)(*pytree.tree_map(moved, inputs))
             if backward:
                 out.backward()
-        real = [*NOTED]
-        NOTED.clear()
-        fxflops.count(Calling(operator), pytree.tree_map(moved, inputs), backward=backward)
     except Exception:  # a sample that cannot be differentiated, or that checks for an error
         return None
-    return real == NOTED[-len(real) :] if real else None
+    real = [*NOTED]
+    NOTED.clear()
+    if not real:
+        return None
+    try:
+        fxflops.count(Calling(operator), pytree.tree_map(moved, inputs), backward=backward)
+    except Exception as error:  # shown, and listed as a call that differs
+        print(operator.name, type(error).__name__, str(error)[:200], flush=True)
+        return False
+    return real == NOTED[-len(real) :]
 
 
 def main() -> None:

@@ -182,12 +182,12 @@ class FormulaRegistry:
 
     def user_formulas(self) -> dict[Any, tuple[Formula, str]]:
         """Return the user's formulas by key, including those of the parent, each with the name of the op that it counts."""
-        found = {
+        own = {
             key: (entry, op)
             for key, op in self._ops_of_user_keys.items()
             if (entry := self.entries.get(key)) is not None and not entry.is_ours
         }
-        return found if self.parent is None else {**self.parent.user_formulas(), **found}
+        return own if self.parent is None else {**self.parent.user_formulas(), **own}
 
     def items(self) -> Iterator[tuple[Any, Formula]]:
         """Yield every key with its entry, including the parent's entries."""
@@ -324,9 +324,8 @@ def _keys(target: Any) -> list[Any]:
     if isinstance(target, str):
         if ":" in target:
             return [target]
-        replaced = (
-            (op, key) for key, (_, op) in BASE.user_formulas().items()
-        )  # a user's formula does not rename an op
+        # A user's formula does not rename an op.
+        replaced = ((op, key) for key, (_, op) in BASE.user_formulas().items())
         ops = grouped([*((entry.op, key) for key, entry in BASE.items()), *replaced])
         if target not in ops and hasattr(torch.Tensor, target):
             return [getattr(torch.Tensor, target), *named(target)]

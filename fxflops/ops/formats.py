@@ -1,8 +1,8 @@
-"""The memory format of images, for operators whose kernel on a device returns another format than torch's meta kernel.
+"""The memory format of an operator's result on a device, where torch's meta kernel returns another one.
 
 The format decides which later calls copy. For example, ``x.contiguous()`` copies an image that is channels last. The rules follow
 torch's kernels (``aten/src/ATen/native``: ``Convolution.cpp``, ``ConvUtils.h`` and one file for each other operator).
-``tests/ops/test_formats.py`` compares them with the CPU's kernels, for all operators of torch's operator database.
+``benchmarks/formats.py`` compares all operators of torch's operator database with the CPU's kernels.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 
 from ..torch_internals import OpOverload
 from ._rules import Strides
-from .shapes import contiguous, in_order, is_channels_last, last_order
+from .shapes import in_layout, is_channels_last
 
 FormatRule = Callable[[Sequence[Any], str], bool | None]
 """Takes an operator's arguments and a device type; returns whether the result is channels last, None if meta's format is right."""
@@ -26,7 +26,7 @@ SMALL = 20_480
 
 
 def _is_last(tensor: torch.Tensor) -> bool:
-    return tensor.ndim in (4, 5) and is_channels_last(tensor.shape, tensor.stride())
+    return is_channels_last(tensor.shape, tensor.stride())
 
 
 def _as_argument(position: int, args: Sequence[Any], device: str) -> bool | None:
@@ -48,7 +48,7 @@ def _convolution(args: Sequence[Any], device: str) -> bool | None:
         return None
     if not (_is_last(image) or _is_last(weight)):
         return False
-    if device == "cuda":
+    if device == "cuda":  # cuDNN has no channels-last kernels for double precision
         return image.dtype is not torch.float64
     return image.ndim == 4 or _uses_onednn(image, weight, stride, dilation, transposed, groups)
 
@@ -139,8 +139,6 @@ def strides_on(device: str, operator: OpOverload, args: Sequence[Any], result: A
     is_last = None if rule is None or not isinstance(result, torch.Tensor) else rule(args, device)
     if is_last is None:
         return None
-    strides = in_order(result.shape, last_order(result.ndim)) if is_last else contiguous(result.shape)
-    is_right = (
-        strides == result.stride() or operator._schema.is_mutable
-    )  # a tensor that is written to stays where it is
-    return None if is_right else strides
+    strides = in_layout(result.shape, is_last)
+    # A tensor that the operator writes to keeps its place in memory.
+    return None if strides == result.stride() or operator._schema.is_mutable else strides

@@ -138,8 +138,7 @@ def _strides(layout: str, out: Spec, tensors: Sequence[Strided], device: str) ->
     if layout is CONTIGUOUS or all(strides == contiguous(sizes) for sizes, strides in given):
         return contiguous(out)
     if layout is KEPT and device == "cpu":
-        is_last = out.ndim > 3 and is_channels_last(*tensors[0])
-        return in_order(out, last_order(out.ndim)) if is_last else contiguous(out)
+        return in_layout(out, is_channels_last(*tensors[0]))
     return pointwise(out, given) if layout is KEPT else None
 
 
@@ -177,7 +176,7 @@ def in_format(out: Spec, tensors: Sequence[Strided]) -> Strides | None:
         if any(1 in sizes[1:] and strides != contiguous(sizes) for sizes, strides in tensors):
             return None
         last = all(is_channels_last(sizes, strides) for sizes, strides in tensors if len(sizes) == 4)
-        return in_order(out, LAST) if last else contiguous(out)
+        return in_layout(out, last)
     plain = out.ndim < 4 or all(strides == contiguous(sizes) for sizes, strides in tensors)
     return contiguous(out) if plain else None
 
@@ -187,9 +186,11 @@ def convolved(out: Spec, tensors: Sequence[Strided], device: str) -> Strides | N
 
     The first two tensors are input and weight. Return None for volumes that are channels last: the kernel decides, see ``formats.py``.
     """
-    images = [tensor for tensor in tensors[:2] if tensor[1] != contiguous(tensor[0])]
-    if not images or out.ndim == 3 or not any(is_channels_last(*image) for image in images):
+    # Contiguous tensors are never channels last, and comparing with their strides is faster.
+    images = [(sizes, strides) for sizes, strides in tensors[:2] if strides != contiguous(sizes)]
+    if not any(is_channels_last(*image) for image in images):
         return contiguous(out)
+    # cuDNN has no channels-last kernels for double precision.
     return in_order(out, LAST) if out.ndim == 4 and (device == "cpu" or out.dtype.itemsize < DOUBLE) else None
 
 
@@ -198,10 +199,15 @@ def last_order(ndim: int) -> tuple[int, ...]:
     return (0, *range(2, ndim), 1)
 
 
+def in_layout(sizes: Sequence[int], is_last: bool) -> Strides:
+    """Return the strides of a channels-last or a contiguous tensor."""
+    return in_order(sizes, last_order(len(sizes))) if is_last else contiguous(sizes)
+
+
 def is_channels_last(sizes: Sequence[int], strides: Sequence[int]) -> bool:
     """Return True if an image (4 dims) or a volume (5 dims) is channels last by the rules of torch's ``suggest_memory_format``."""
     least = 0
-    if not strides[1]:
+    if len(sizes) not in (4, 5) or not strides[1]:
         return False
     for dim in reversed(last_order(len(sizes))):
         if not sizes[dim] or strides[dim] < least or (dim == 0 and least == strides[1]):

@@ -6,7 +6,7 @@ fact                 what it says                                               
 ``pairs``            the query-key pairs that an attention mask keeps                ``attention_pairs.py``    attention's formulas
 :data:`SHARE`        the same for a product of an unfused gradient of attention      ``attention_pairs.py``    ``counting/masked.py``
 ``row``              an index out of range, and the rows of the table                ``lookups.py``            :func:`absent_row`
-``PATH``             the order in which an einsum contracts its operands             ``recording.py``          ``ops/einsum.py``
+``path``             the order in which an einsum contracts its operands             ``recording.py``          ``ops/einsum.py``
 ``requires_grad``    whether an argument of an RNN's backward needs a gradient       ``attention_pairs.py``    ``ops/mkldnn_rnn.py``
 ``nnz``, ``parts``   elements of a sparse tensor, tensors in a nested tensor         ``records/tensors.py``    formulas, ``counts.py``
 a library's facts    what a function of another library computes, e.g. the pairs     ``library_calls.py``      the library's formulas

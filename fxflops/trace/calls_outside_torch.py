@@ -47,7 +47,7 @@ class CallsOutsideTorch(ThreadPart):
         func.arguments(args, kwargs)  # raises TypeError if the function does not accept these arguments
         if is_torch_function_enabled() and len_torch_function_stack():
             return handle_torch_function(func, (), *args, **kwargs)
-        if self._state.inside_call():  # part of another call
+        if self._state.inside_call():
             with self._state.within_call():
                 return self._library.run(func, args, kwargs)
         return self._functions.function(func, args, kwargs)

@@ -241,11 +241,11 @@ class Settings:
 
 
 def _is_contiguous(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is dense and contiguous. Weights of 1x1 convolutions may be contiguous and channels last at once: return
-    False, since the result is then channels last."""
-    if not is_dense(tensor) or not tensor.is_contiguous():
-        return False
-    return tensor.ndim not in (4, 5) or not is_channels_last(tensor.shape, tensor.stride())
+    """Return whether a tensor is dense and contiguous, and not channels last, too.
+
+    The weight of a 1x1 convolution may be both. Then the result of the convolution is channels last.
+    """
+    return is_dense(tensor) and tensor.is_contiguous() and not is_channels_last(tensor.shape, tensor.stride())
 
 
 def _reader_of(names: tuple[str | None, ...]) -> tuple[list[str], Reader, dict[Any, ModuleSettings]]:

@@ -46,8 +46,9 @@ class Recipe:
     """The memo's entry for a key: how to record another call with this key and, on meta, how to make its result.
 
     ``operation`` is recorded for each call. ``is_part``: the recipe was learned from an operator inside another call, where
-    operators are not recorded, so its operation lacks the facts that :meth:`.Recording.result` adds. ``returns`` is NEW, FIRST_ARGUMENT, VIEWS or NOTHING. ``transients`` are the storages
-    at a call's peak; None if a call leaves more memory behind than its result, so that its operators must be observed.
+    operators are not recorded, so its operation lacks the facts that :meth:`.Recording.result` adds. ``returns`` is NEW,
+    FIRST_ARGUMENT, VIEWS or NOTHING. ``transients`` are the storages at a call's peak; None if a call leaves more memory behind than its
+    result, so that its operators must be observed.
 
     The other attributes are for making a result on meta. ``forms`` has the forms of the returned tensors. ``sequence`` is the
     class of a result that has several tensors: tuple, list, or one of ``torch.return_types``. (In ``fake_results.py``, ``forms`` has a
