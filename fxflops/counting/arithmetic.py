@@ -56,7 +56,7 @@ def is_complex(operation: Operation) -> bool:
 def operands(operation: Operation) -> list[Spec]:
     """Return the tensors that an operation reads, including the tensors of a called module. Tensors that the operation only writes to are
     left out."""
-    written = _written(operation)
+    written = output_arguments(operation)
     kwargs = {name: value for name, value in operation.kwargs.items() if name not in written}
     module_tensors = [value for value in operation.settings.values() if type(value) is Spec]
     return [*specs_in(operation.args), *specs_in(kwargs), *module_tensors]
@@ -65,16 +65,12 @@ def operands(operation: Operation) -> list[Spec]:
 def results(operation: Operation) -> list[Spec]:
     """Return the results with the dtypes in which torch computes them. For a call with ``out=``, these are the results of the
     same call without ``out=``."""
-    written = _written(operation)
+    written = output_arguments(operation)
     out = _without(written, operation) if written else operation.out
     return [*specs_in(out)]
 
 
-def _all_integral(specs: list[Spec]) -> bool:
-    return bool(specs) and all(spec.is_integral for spec in specs)
-
-
-def _written(operation: Operation) -> frozenset[str]:
+def output_arguments(operation: Operation) -> frozenset[str]:
     """Return the names of the keyword arguments that an operation writes its results to."""
     if not operation.kwargs:
         return frozenset()
@@ -82,6 +78,10 @@ def _written(operation: Operation) -> frozenset[str]:
     if isinstance(operation.target, OpOverload):
         names |= {argument.name for argument in operation.target._schema.arguments if argument.is_out}
     return frozenset(names.intersection(operation.kwargs))
+
+
+def _all_integral(specs: list[Spec]) -> bool:
+    return bool(specs) and all(spec.is_integral for spec in specs)
 
 
 def _without(written: frozenset[str], operation: Operation) -> Any:

@@ -63,7 +63,7 @@ VIEW = [
         unflatten ravel unbind split split_with_sizes chunk tensor_split hsplit vsplit dsplit narrow select diagonal
         as_strided detach alias adjoint mT matrix_H numpy_T atleast_1d atleast_2d atleast_3d view_as_real
         view_as_complex real imag conj resolve_conj resolve_neg positive unsafe_chunk unsafe_split
-        unsafe_split_with_sizes slice diag_embed diag diagflat linalg_diagonal _reshape_alias _unsafe_view lift
+        unsafe_split_with_sizes slice linalg_diagonal _reshape_alias _unsafe_view lift
         lift_fresh refine_names rename align_to _nested_view_from_jagged _nested_view_from_buffer values indices _values
         _indices crow_indices col_indices ccol_indices row_indices
         """,
@@ -86,7 +86,7 @@ MOVE = [
         triu im2col unfold pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle meshgrid block_diag
         nonzero nonzero_numpy argwhere one_hot cartesian_prod combinations resize resize_as set_ share_memory_
         nonzero_static to_dense _to_dense to_sparse to_mkldnn coalesce pad_sequence _pack_padded_sequence
-        _pad_packed_sequence _chunk_cat
+        _pad_packed_sequence _chunk_cat diag diag_embed diagflat
         """,
     ),
 ]

@@ -3,8 +3,8 @@
 A call's intermediate results are assumed to stay in caches. A view moves no bytes. A lookup reads only the rows that it returns.
 Convolutions and pools read only the elements inside their windows.
 
-A spec has no strides and no identity. So an expanded argument, or one that is passed twice, is counted in full. Calls of ``contiguous`` and
-``to`` that keep shape and dtype are counted as 0 bytes, even if they copy the tensor.
+A spec has no strides and no identity. So an expanded argument, or one that is passed twice, is counted in full. Calls that can return a view
+are counted as 0 bytes, even if they copy: ``reshape`` and ``flatten``, ``contiguous`` and ``to`` that keep shape and dtype, and ``x[[0, 2]]``.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from typing import NamedTuple
 
 import torch
 
+from ..counting.arithmetic import output_arguments
 from ..ops._traits import LOOKUPS, MAYBE_NOTHING, OVERWRITES, UNINITIALIZED
 from ..records import COMMUNICATION, Call, Counted, Spec, specs_in
 from .windows import unread_bytes
 
 UNREAD = {"num_batches_tracked"}
 """Module buffers that are not counted as read."""
+GATHER_COPY = "all_gather_copy_in"
+"""FSDP's operator that copies the sharded parameters into this rank's part of the buffer of an all-gather."""
 
 
 class Traffic(NamedTuple):
@@ -36,7 +39,7 @@ def traffic_of(counted: Counted, each_row: bool = False) -> Traffic:
     A lookup reads one row per index, but at most the bytes of the whole table. With ``each_row``, the bytes may exceed the size of the table.
     """
     call, reason = counted.call, counted.rule if isinstance(counted.rule, str) else ""
-    out, inputs = list(specs_in(call.out)) or _written_lists(call), inputs_of(call)
+    out, inputs = list(specs_in(call.out)) or _written_arguments(call), inputs_of(call)
     if reason == COMMUNICATION:
         # Some collectives read their second argument and write the first. Other collectives read the first and return the result.
         first, second = ([*specs_in(argument)] for argument in (*call.args, (), ())[:2])
@@ -45,8 +48,11 @@ def traffic_of(counted: Counted, each_row: bool = False) -> Traffic:
         table, taken = lookup
         indices = _sum(spec for spec in inputs if spec is not table)
         return Traffic(indices + (taken if each_row else min(taken, nbytes(table))), _sum(out))
-    if call.op in OVERWRITES:  # the first argument is only written
-        return Traffic(_sum(inputs[1:]), _sum(out) or _sum(specs_in(call.args[-1])))
+    if call.op == GATHER_COPY:  # its results are views of the second argument: the part that it wrote, and the whole
+        return Traffic(_sum(specs_in(call.args[0])), _sum(out[:1]))
+    if call.op in OVERWRITES:  # the first argument, a tensor or a list, is only written
+        only_written = len([*specs_in(call.args[:1])])
+        return Traffic(_sum(inputs[only_written:]), _sum(out) or _sum(specs_in(call.args[-1])))
     if reason == "create":
         return Traffic() if call.op in UNINITIALIZED else Traffic(0, _sum(out))
     if reason and (reason != "move" or not out):
@@ -58,23 +64,25 @@ def traffic_of(counted: Counted, each_row: bool = False) -> Traffic:
     return Traffic(_sum(inputs) + _sum(own) - unread_bytes(call), _sum(out))
 
 
-def _written_lists(call: Call) -> list[Spec]:
-    """Return the tensors that a ``_foreach_`` or ``_fused_`` operator writes in place.
+def _written_arguments(call: Call) -> list[Spec]:
+    """Return the tensors that a call without a result writes.
 
-    A ``_foreach_`` or ``_fused_`` operator writes the tensors in its first list. A fused optimizer also writes its states, but not the
-    gradients in its second list.
+    These are the tensors in ``out=``, or the first argument of an operator whose name ends in "_". A fused optimizer also writes its states,
+    but not the gradients in its second list.
     """
+    if outputs := output_arguments(call.operation):
+        return [spec for name in outputs for spec in specs_in(call.kwargs[name])]
     name = getattr(call.target, "__name__", "").partition(".")[0]
-    if name.startswith("_foreach_") and name.endswith("_"):
-        return [*specs_in(call.args[:1])]
-    if name.startswith("_fused_") and name.endswith("_"):
-        return [*specs_in(call.args[:1]), *specs_in(call.args[2:])]
-    return []
+    if not name.endswith("_") or name.endswith("__"):
+        return []
+    states = call.args[2:] if name.startswith("_fused_") else ()
+    return [*specs_in(call.args[:1]), *specs_in(states)]
 
 
 def inputs_of(call: Call) -> list[Spec]:
     """Return a call's input tensors, except the tensors in ``out=``."""
-    given = [spec for key, value in call.kwargs.items() if key != "out" for spec in specs_in(value)]
+    outputs = output_arguments(call.operation)
+    given = [spec for name, value in call.kwargs.items() if name not in outputs for spec in specs_in(value)]
     return [*specs_in(call.args), *given]
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 import fxflops
 from fxflops.records import Call, Count, Counted, Operation, Spec
@@ -52,6 +54,12 @@ def traffic(model: object, *args: torch.Tensor) -> Traffic:
         (lambda x: torch.zeros_like(x), (X,), 0, 32),
         (lambda x, y: x.copy_(y), (X.clone(), X), 32, 32),
         (lambda x, y: torch.add(x, x, out=y), (X, X.clone()), 64, 32),
+        (lambda x: torch.diag_embed(x), (X,), 32, 2 * 64),
+        (lambda x: torch.diag(x[0]), (X,), 16, 64),
+        # Lists: the first list of a copy is only written
+        (lambda x, y: torch._foreach_copy_([*x], [*y.half()]), (X.clone(), X), 16, 32),
+        (lambda x, y: torch._foreach_add_([*x], [*y]), (X.clone(), X), 64, 32),
+        (lambda x: torch._foreach_zero_([*x]), (X.clone(),), 0, 32),
         # Nothing moves, or possibly nothing
         (lambda x: x.view(8), (X,), 0, 0),
         (lambda x: x[:, 1:], (X,), 0, 0),
@@ -67,6 +75,32 @@ def traffic(model: object, *args: torch.Tensor) -> Traffic:
 )  # fmt: skip
 def test_bytes(model: object, args: tuple[torch.Tensor, ...], read: int, written: int) -> None:
     assert traffic(model, *args) == (read, written)
+
+
+@pytest.mark.parametrize(
+    ("function", "into"),
+    [
+        (lambda x: torch.topk(x, 2), lambda x, a, b: torch.topk(x, 2, out=(a, b))),
+        (lambda x: torch.topk(x, 2), lambda x, a, b: torch.ops.aten.topk.values(x, 2, values=a, indices=b)),
+        (lambda x: x.split([1, 3], 1), lambda x, a, b: torch.split_with_sizes_copy(x, [1, 3], 1, out=[a, b])),
+        (torch.unbind, lambda x, a, b: torch.unbind_copy(x, out=[a, b])),
+        (torch.aminmax, lambda x, a, b: torch.aminmax(x, out=(a, b))),
+    ],
+)
+def test_given_results_are_written_and_not_read(function: Callable[[Tensor], Sequence[Tensor]], into: object) -> None:
+    results = [torch.empty(result.shape, dtype=result.dtype) for result in function(X)]
+    assert traffic(into, X, *results) == (4 * 8, sum(result.nbytes for result in results))
+
+
+def test_copies_of_fsdp() -> None:
+    """FSDP copies its shards into this rank's part of a buffer; after the all-gather, it copies the buffer into the parameters."""
+    import torch.distributed.fsdp  # defines the operators
+
+    fsdp, buffer = torch.ops.fsdp, torch.randn(2 * 8)
+    shards, whole = [*X.view(8).split([6, 2])], [torch.empty(2, 6), torch.empty(2, 2)]
+    assert traffic(lambda *args: fsdp.all_gather_copy_in(shards, buffer, [6, 2], 8, 1)) == (4 * 8, 4 * 8)
+    assert traffic(lambda b: fsdp.split_with_sizes_copy(b.view(2, 8), [6, 2], 1, out=whole), buffer) == (64, 64)
+    assert traffic(lambda x, out: fsdp.chunk_cat([x], 0, 2, out=out), X, torch.empty(2, 4)) == (32, 32)
 
 
 def test_setitem_writes_what_is_put() -> None:
