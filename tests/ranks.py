@@ -13,6 +13,7 @@ import io
 import json
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
@@ -261,6 +262,8 @@ def prepared(case: str, mesh: DeviceMesh) -> tuple[nn.Module, torch.optim.Optimi
         loss: Tensor = run()
         if loss.requires_grad:
             loss.backward()
+        if dist.get_backend() == "gloo":
+            time.sleep(0.02)  # Gloo's threads release the tensors of a collective shortly after it has ended
         optimizer.step()
         return loss
 

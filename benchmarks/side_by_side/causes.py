@@ -132,6 +132,18 @@ CAUSES: list[tuple[Matches, Matches, Matches, str]] = [
         "memory that is freed by resizing a storage, as FSDP does, is seen at the next call",
     ),
     (
+        "ranks/Llama.*",
+        "simulate.*",
+        r"timeline\[\d+\]: .*|timeline\[\d+\] .*\.live\[\d+\]: .*",
+        "memory that is freed by resizing a storage, as FSDP does, is seen at the next call",
+    ),
+    (
+        "ranks/.*",
+        "simulate.*|processes.*",
+        r"traffic\[\d+\] (split_with_sizes_copy|all_gather_copy_in|copy|recv) in .*",
+        "a copy writes the tensors that it is given, and does not read them: FSDP's copies around an all-gather, and recv",
+    ),
+    (
         "ranks/ring",
         "(simulate|processes).*",
         r"timeline.*\.live\[[12]\]: .*|facts\.memory\.(inputs|buffers): .*|figures\[0\]\[3\]\.(inputs|buffers): .*|memory.*|live_at_peak.*",

@@ -43,7 +43,9 @@ def traffic_of(counted: Counted, each_row: bool = False) -> Traffic:
     if reason == COMMUNICATION:
         # Some collectives read their second argument and write the first. Other collectives read the first and return the result.
         first, second = ([*specs_in(argument)] for argument in (*call.args, (), ())[:2])
-        return Traffic(_sum(second), _sum(first)) if second else Traffic(_sum(first), _sum(out))
+        if second:
+            return Traffic(_sum(second), _sum(first))
+        return Traffic(0 if call.op.startswith("recv") else _sum(first), _sum(out))
     if (lookup := looked_up(call)) is not None:
         table, taken = lookup
         indices = _sum(spec for spec in inputs if spec is not table)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fxflops
-from fxflops.records import Call, Count, Counted, Operation, Spec
+from fxflops.records import COMMUNICATION, Call, Count, Counted, Operation, Spec
 from fxflops.roofline.traffic import Traffic, compute_dtype, nbytes, traffic_of
 
 X, INDEX = torch.randn(2, 4), torch.tensor([[0, 1, 1], [2, 0, 1]])
@@ -101,6 +101,14 @@ def test_copies_of_fsdp() -> None:
     assert traffic(lambda *args: fsdp.all_gather_copy_in(shards, buffer, [6, 2], 8, 1)) == (4 * 8, 4 * 8)
     assert traffic(lambda b: fsdp.split_with_sizes_copy(b.view(2, 8), [6, 2], 1, out=whole), buffer) == (64, 64)
     assert traffic(lambda x, out: fsdp.chunk_cat([x], 0, 2, out=out), X, torch.empty(2, 4)) == (32, 32)
+
+
+def test_a_send_reads_and_a_receive_writes() -> None:
+    c10d, tensors = torch.ops.c10d, (Spec((8,)),)
+    sent = Call(Operation("send", c10d.send.default, (tensors, None, 1, 0), {}, None))
+    received = Call(Operation("recv", c10d.recv_.default, (tensors, None, 0, 0), {}, None))
+    rule = Count(fxflops.Cost(), COMMUNICATION)
+    assert [traffic_of(Counted(call, rule)) for call in (sent, received)] == [(32, 0), (0, 32)]
 
 
 def test_setitem_writes_what_is_put() -> None:
