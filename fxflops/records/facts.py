@@ -12,8 +12,7 @@ fact                 what it says                                               
 a library's facts    what a function of another library computes, e.g. the pairs     ``library_calls.py``      the library's formulas
 ===================  ==============================================================  ========================  =============================
 
-A fact that depends on the values of a tensor must not come from the memo: the op's name must then be in ``OPERATORS_NOT_IN_MEMO``
-(``trace/worlds.py``), and in ``RECORDED_BY_VALUES`` (``trace/meta_world.py``).
+A fact that depends on more than the metadata of the arguments must not come from the memo: the op must then be in :data:`DEPEND_ON_VALUES`.
 """
 
 from __future__ import annotations
@@ -30,6 +29,10 @@ QUERY_KEY_VALUE = 3
 """The number of tensors that an attention call without a mask takes."""
 EMBEDDING = "embedding"
 """The op whose result has the fact ``row`` if an index is out of range: the index and the table's number of rows."""
+RNN_BACKWARD = "rnn_backward"
+"""The op whose arguments have the fact ``requires_grad``."""
+DEPEND_ON_VALUES = frozenset({*ATTENTIONS, EMBEDDING, RNN_BACKWARD})
+"""The ops with a fact that the metadata of their arguments (shape, dtype and so on) does not decide. Their calls are observed each time."""
 SHARE = "share"
 """The name of a fact of calls that compute attention's gradients pair by pair, outside a fused kernel. The fact has three items: the
 number of pairs that the mask kept, the number of all pairs, and whether the result sums over pairs instead of having an element for

@@ -14,7 +14,7 @@ from .fake_results import FakeResults
 from .memo import NEW, MemoryEffect, NewCall, Recipe
 from .processes import communicates
 from .profiled_world import ProfiledWorld
-from .worlds import OPERATORS_NOT_IN_MEMO
+from .worlds import OBSERVED_EACH_TIME
 
 
 class FakeWorld(ProfiledWorld):
@@ -43,7 +43,7 @@ class FakeWorld(ProfiledWorld):
     def learn_operator(
         self, call: NewCall, operation: Operation, out: Any, memory_effect: MemoryEffect, is_part: bool
     ) -> None:
-        is_repeatable = call.formula.op not in OPERATORS_NOT_IN_MEMO and not communicates(operation.target)
+        is_repeatable = call.formula.op not in OBSERVED_EACH_TIME and not communicates(operation.target)
         if is_repeatable and self._results.knows(call.key):
             self.memo[call.key] = Recipe(operation, NEW, is_part=is_part)
 

@@ -37,7 +37,7 @@ from ..ops._traits import COPIES, METADATA, UNINITIALIZED
 from ..ops.formats import FORMATS, strides_on
 from ..ops.shapes import contiguous, rule_for, shape_of
 from ..records import EMPTY_MAPPING, Operation, typed
-from ..records.facts import ATTENTIONS, EMBEDDING
+from ..records.facts import DEPEND_ON_VALUES, EMBEDDING
 from ..records.tensors import ORDINARY, spec_of
 from ..torch_internals import (
     DisableTorchFunction,
@@ -76,7 +76,7 @@ from .meta_results import RESULTS, written_on_meta
 from .model_tensors import Arguments
 from .modes import transformed
 from .spelling import is_meta_kernel
-from .worlds import OPERATORS_NOT_IN_MEMO, RunTimed, World
+from .worlds import OBSERVED_EACH_TIME, RunTimed, World
 
 META_DEVICE = torch.device("meta")
 PROPERTIES = ("shape", "ndim", "dtype", "layout", "requires_grad", "is_nested")
@@ -84,8 +84,6 @@ QUERIES = METADATA | {getattr(torch.Tensor, name).__get__ for name in PROPERTIES
 """Functions that return the same for a real tensor and for its meta stand-in."""
 OBSERVED_IN_FULL = frozenset({*UNINITIALIZED, "type"})
 """Operations that ``run_by_shortcut`` must not run, since the observer does more for them than compute the result."""
-RECORDED_BY_VALUES = frozenset({*OBSERVED_IN_FULL, *ATTENTIONS, EMBEDDING})
-"""Operations that are recorded with facts about the values of their tensors, or for which the observer does more."""
 WRITTEN_IN_C = frozenset({BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType})
 SET_ITEM = torch.Tensor.__setitem__
 PLAIN_INDICES = frozenset({int, slice, type(None), type(...)})
@@ -401,7 +399,8 @@ class MetaWorld(World):
         is_write = writes(func, kwargs)
         if (
             formula.reason in (QUERY, ESCAPE)
-            or formula.op in RECORDED_BY_VALUES
+            or formula.op in OBSERVED_IN_FULL
+            or formula.op in DEPEND_ON_VALUES
             or type(func) not in WRITTEN_IN_C
             or (is_write and not writes_simply(func, args, kwargs))
             or self.answer(func, args, kwargs) is not NotImplemented
@@ -458,7 +457,7 @@ class MetaWorld(World):
     def learn_operator(
         self, call: NewCall, operation: Operation, out: Any, memory_effect: MemoryEffect, is_part: bool
     ) -> None:
-        if call.formula.op not in OPERATORS_NOT_IN_MEMO and forms_in(call.key):
+        if call.formula.op not in OBSERVED_EACH_TIME and forms_in(call.key):
             self._learn(call, operation, out, memory_effect, is_part)
 
     def _learn(self, call: NewCall, operation: Operation, out: Any, memory_effect: MemoryEffect, is_part: bool) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from ..ops import QUERY
 from ..ops._traits import UNINITIALIZED
 from ..records import FORWARD, SCRIPT, Operation
+from ..records.facts import RNN_BACKWARD
 from ..records.tensors import spec_of
 from ..torch_internals import DisableTorchFunction, HigherOrderOperator, OpOverload, current_graph_task_id
 from .attention_pairs import with_requires_grad
@@ -18,7 +19,6 @@ from .modes import dispatch_mode_on
 from .observer_state import SharedState, ThreadPart, ThreadState
 from .processes import communicates
 from .recording import Recording
-from .worlds import RNN_BACKWARD
 
 
 class OperatorCalls(ThreadPart):

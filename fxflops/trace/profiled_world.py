@@ -104,7 +104,7 @@ class ProfiledWorld(World):
 
     def learn(self, call: NewCall, operation: Operation, out: Any, memory_effect: MemoryEffect) -> None:
         formula, arguments = call.formula, (call.args, call.kwargs)
-        if _depends_on_values(formula, arguments):
+        if _is_observed_each_time(formula, arguments):
             return
         # Code from outside torch may check which modes are on, or turn modes on.
         is_from_torch = formula.is_ours and (
@@ -141,7 +141,7 @@ class ProfiledWorld(World):
                 storages.add_all(out)
 
 
-def _depends_on_values(formula: Formula, arguments: Arguments) -> bool:
+def _is_observed_each_time(formula: Formula, arguments: Arguments) -> bool:
     """Return whether a call's record depends on more than metadata, or the call leaves memory unwritten."""
     is_masked = formula.op in ATTENTIONS and len(tensors_given(arguments)) > QUERY_KEY_VALUE
     return is_masked or formula.op in UNINITIALIZED or formula.reason in (QUERY, ESCAPE)
