@@ -14,6 +14,7 @@ from torch import distributed as dist
 from torch import nn
 
 import fxflops
+from benchmarks.allocator import allocated
 from fxflops.roofline.traffic import Traffic, traffic_of
 from tests.distributed import CAN_SIMULATE, simulates
 from tests.fresh import Fresh
@@ -63,6 +64,26 @@ def test_a_replicated_model_sends_its_gradients(mesh: Any) -> None:
     assert sent["allreduce"] == Traffic(parameters, parameters)
     assert sent["broadcast"].read > 0
     assert report.roofline("H100", "backward").by_operator()["allreduce"].bytes == 2 * parameters
+
+
+def test_weights_copied_on_one_rank_have_the_peak_of_the_allocator(mesh: Any) -> None:
+    """On one rank, FSDP allocates the bfloat16 weights by resizing a storage, and frees them so after the forward."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    wide = nn.Sequential(nn.Linear(64, 256, bias=False), nn.ReLU(), nn.Linear(256, 64, bias=False))
+    model = fully_shard(wide, mesh=mesh, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
+    x, optimizer = torch.randn(ROWS, 64), torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step() -> None:
+        model(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step()
+    peak = allocated(step).peak + 4 * (x.numel() + 2 * 64 * 256)
+    with fxflops.profile(model, optimizer=optimizer) as p:
+        step()
+    assert sum(p.report.memory.values()) == pytest.approx(peak, abs=64)
 
 
 def test_buckets_of_gradients_are_held_all_along(mesh: Any) -> None:

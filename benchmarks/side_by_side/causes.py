@@ -138,6 +138,12 @@ CAUSES: list[tuple[Matches, Matches, Matches, str]] = [
         "memory that is freed by resizing a storage, as FSDP does, is seen at the next call",
     ),
     (
+        "ranks/Llama.* dp 1( .*)?",
+        "simulate",
+        r"figures\[0\]\[2\]\[3\]: .*|figures\[0\]\[3\]\.(activations|gradients|temporaries|gathered): .*",
+        "memory that is freed by resizing a storage, as FSDP does, is seen at the next call",
+    ),
+    (
         "ranks/.*",
         "simulate.*|processes.*",
         r"traffic\[\d+\] (split_with_sizes_copy|all_gather_copy_in|copy|recv) in .*",
