@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import KeysView
 from functools import cached_property
 from itertools import pairwise
 from types import BuiltinFunctionType, FunctionType, ModuleType
@@ -47,6 +46,7 @@ class Inventory:
     @hidden_from_modes
     def __init__(self, model: nn.Module, lazy: bool = False) -> None:
         self.path_of, self.aliases = modules_of(model)
+        self.modules = tuple(self.path_of)  # in the order of their paths in the model
         self._name = type(model).__name__
         self.params: list[tuple[str, torch.Tensor]] = []
         self.buffers: list[tuple[str, torch.Tensor]] = []
@@ -89,11 +89,6 @@ class Inventory:
                 raise InputError(
                     f"{type(model).__name__} has parameters that have no shape yet ({name}): run the model once on an input"
                 )
-
-    @property
-    def modules(self) -> KeysView[nn.Module]:
-        """All modules, in the order of their paths in the model."""
-        return self.path_of.keys()
 
     @cached_property
     @hidden_from_modes

@@ -68,6 +68,12 @@ def _spelled_by_name() -> dict[Any, Any]:
 SPELLED_BY_OPERATOR = _spelled_by_name()
 """The function of the same name for each operator: ``torch.ops.aten.lstm(...)`` chooses kernels by device just like ``torch.lstm(...)``."""
 
+
+def spellings_of(function: Any) -> list[Any]:
+    """Return a function of NAMESAKES, and the operators and overloads with its name."""
+    return [function, *(operator for operator, namesake in SPELLED_BY_OPERATOR.items() if namesake is function)]
+
+
 NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 
 

@@ -22,7 +22,7 @@ class Learning(ThreadPart):
         """
         memo = self._world.memo_of_functions(in_handler)
         depends_on_more = memo is not None and (
-            self._stack.inside_leaf()
+            self._stack.leaf_depth
             or self._state.in_call
             or self._state.in_higher_order  # the function mode is on inside a higher-order operator, too
             or self._shared.threads.by_thread

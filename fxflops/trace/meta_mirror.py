@@ -156,7 +156,7 @@ class MetaMirror(ModelTensors):
 
     def spec(self, tensor: torch.Tensor) -> Spec:
         """Return the spec of a tensor; tensors of the same form share one spec."""
-        form = self.form(tensor)
+        form = self._own_forms.get(id(tensor)) or self.form(tensor)
         return spec_of(tensor) if form is None else form.spec
 
     def form_of_meta(self, tensor: torch.Tensor) -> Form | None:

@@ -52,7 +52,7 @@ from .autocast import Autocast, open_regions
 from .call_log import CallLog
 from .composed import is_one_operator
 from .device_answers import DeviceAnswers
-from .device_kernels import SDPA, SPELLED_BY_OPERATOR, DeviceKernels, enabled_kernels
+from .device_kernels import SDPA, SPELLED_BY_OPERATOR, DeviceKernels, enabled_kernels, spellings_of
 from .dtypes import check_dtypes
 from .forms import META, OWN, REAL, Form
 from .functions import writes
@@ -84,6 +84,8 @@ QUERIES = METADATA | {getattr(torch.Tensor, name).__get__ for name in PROPERTIES
 """Functions that return the same for a real tensor and for its meta stand-in."""
 OBSERVED_IN_FULL = frozenset({*UNINITIALIZED, "type"})
 """Operations that ``run_by_shortcut`` must not run, since the observer does more for them than compute the result."""
+READ_TORCH_SETTINGS = {**World.read_torch_settings, **dict.fromkeys(spellings_of(SDPA), enabled_kernels)}
+"""See :class:`World`. Attention's kernel depends on the settings that ``sdpa_kernel()`` changes."""
 WRITTEN_IN_C = frozenset({BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType})
 SET_ITEM = torch.Tensor.__setitem__
 PLAIN_INDICES = frozenset({int, slice, type(None), type(...)})
@@ -113,6 +115,7 @@ class MetaWorld(World):
     """
 
     unrecorded = frozenset(QUERIES)
+    read_torch_settings = READ_TORCH_SETTINGS
     is_meta = True
 
     def __init__(
@@ -276,10 +279,6 @@ class MetaWorld(World):
             if self._memos is not None:
                 self.memo = self._memos.memo(self.observe_dispatch)
         return None if self.observe_dispatch or is_grad_enabled() else self.memo
-
-    def torch_settings(self, func: Any) -> tuple[Any, ...]:
-        # Attention's kernel also depends on the settings that sdpa_kernel() changes.
-        return (enabled_kernels(),) if SPELLED_BY_OPERATOR.get(func, func) is SDPA else super().torch_settings(func)
 
     def operator_key(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         key = None if transformed() else call_key((func,), args, kwargs, self.mirror.form_of_meta)

@@ -50,7 +50,8 @@ class World:
 
     ``tensors`` are the model's tensors, or stand-ins for them. ``memo`` has the recipes of earlier calls; None for a world without a
     memo. ``setting_readers`` caches the settings of modules, by the names of the modules' attributes. ``unrecorded`` are functions that
-    the observer runs without recording. ``answers`` has the fixed results of tensor properties. ``observe_dispatch``: the observer's
+    the observer runs without recording. ``answers`` has the fixed results of tensor properties. ``read_torch_settings`` has, by function, how
+    to read the torch settings that change the function's record. ``observe_dispatch``: the observer's
     dispatch mode is on, and also sees operators that C++ or TorchScript calls without a torch function. ``is_block``: the observed code
     is a user's block, in which models may be counted.
 
@@ -61,6 +62,7 @@ class World:
     memo: Memo | None = None
     unrecorded: frozenset[Any] = frozenset()
     answers: Mapping[Any, Any] = EMPTY_MAPPING
+    read_torch_settings: Mapping[Any, Callable[[], tuple[Any, ...]]] = {torch.einsum: order_now}
     is_meta = False
     observe_dispatch = True
     is_block = False
@@ -146,7 +148,8 @@ class World:
 
     def torch_settings(self, func: Any) -> tuple[Any, ...]:
         """Return the torch settings that change the record of ``func``, as part of the call's key."""
-        return order_now() if func is torch.einsum else ()
+        read = self.read_torch_settings.get(func)
+        return () if read is None else read()
 
     def operator_key(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         """Return the key and the tensors of an operator call that a dispatch mode sees.
