@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from functools import cache
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn, strided
@@ -92,10 +92,11 @@ class MetaMirror(ModelTensors):
     ``state`` has the tensors of the model and its inputs; ``snapshot`` saves and restores these and other tensors.
     ``on_mirrored(tensor, meta)`` is called for each new pair, ``on_stranger(tensor)`` for each tensor of unknown origin.
 
-    ``unknown_origin`` turns True when a call takes a tensor that is not in the state, was not returned by an observed call, and
-    is not in the snapshot, such as a tensor in a closure. The run is then repeated with a dispatch mode. ``is_of_meta``: the state itself is on meta. ``meta_error`` is the text of the first error about meta
-    tensors that a call raised in any thread, or "". ``registered`` has references to the tensors of known origin, by id, with the forms
-    that :meth:`form` has read so far. ``shared_form(shape, stride, dtype, place)`` returns the shared form of all tensors with this metadata.
+    ``unknown_origin`` turns True when a call takes a tensor that is not in the state, was not returned by an observed call, and is not in the
+    snapshot, such as a tensor in a closure. The run is then repeated with a dispatch mode. ``is_of_meta``: the state itself is on meta.
+    ``meta_error`` is the text of the first error in any thread that a run on real tensors would not raise, or "". ``registered`` has
+    references to the tensors of known origin, by id, with the forms that :meth:`form` has read so far.
+    ``shared_form(shape, stride, dtype, place)`` returns the shared form of all tensors with this metadata.
     """
 
     @hidden_from_modes
@@ -132,7 +133,7 @@ class MetaMirror(ModelTensors):
         """Register the tensors that an observed call returned."""
         for tensor in tensors_given(value):
             if tensor.device.type == "meta" and not is_dense(tensor) and tensor.layout in HOLDING:
-                raise NotImplementedError(HOLDS)
+                self._give_up(HOLDS)
             self.registered[id(tensor)] = weakref.ref(tensor), None
 
     def register_form(self, tensor: torch.Tensor, form: Form) -> None:
@@ -142,6 +143,11 @@ class MetaMirror(ModelTensors):
     def note_error(self, error: str) -> None:
         """Note an error of a call on meta; only the first error counts."""
         self.meta_error = self.meta_error or error
+
+    def _give_up(self, reason: str) -> NoReturn:
+        """Raise NotImplementedError: the run needs real tensors. Note the reason, since the model may catch the error."""
+        self.note_error(reason)
+        raise NotImplementedError(reason)
 
     def form(self, tensor: torch.Tensor) -> Form | None:
         """Return the form of a tensor; None if its origin is unknown, or :meth:`read` returns None for it."""
@@ -203,7 +209,7 @@ class MetaMirror(ModelTensors):
         pair = self._pairs.get(key)
         if pair is None:
             if not is_dense(tensor) and tensor.layout in HOLDING:
-                raise NotImplementedError(HOLDS)
+                self._give_up(HOLDS)
             base = self._base_of(tensor)
             # Make the meta tensor outside inference mode: it may be used after the inference_mode block, when gradients flow through it.
             outside_inference_mode = (
@@ -229,7 +235,7 @@ class MetaMirror(ModelTensors):
             if key in self._state:
                 _copy_requires_grad(pair[1], tensor)  # the model has frozen or thawed the tensor since
             elif tensor.grad_fn is not None:  # an autograd.Function wrote to the tensor, and has returned it since
-                raise NotImplementedError(CUT)
+                self._give_up(CUT)
         return pair[1]
 
     def _base_of(self, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
@@ -266,7 +272,7 @@ class MetaMirror(ModelTensors):
         for target in tensors_given(kwargs["out"]) if "out" in kwargs else ():
             self._invalidate(target)
             if not target.is_meta and not target.numel():
-                raise NotImplementedError(GROWS)
+                self._give_up(GROWS)
         if args and "out" not in kwargs and writes(func, kwargs):
             self._invalidate(args[0])
             if func in RESHAPING and id(args[0]) in self._state and not args[0].is_meta:
@@ -301,7 +307,7 @@ class MetaMirror(ModelTensors):
         if isinstance(target, torch.Tensor) and is_dense(target) and target.device.type != "meta":
             base = target._base if target._is_view() and id(target) not in self._state else None
             if base is not None and self._base_of(target) is None:
-                raise NotImplementedError(RECAST)
+                self._give_up(RECAST)
             storage, invalid = target.untyped_storage(), self._invalid
             key = storage._cdata  # another storage may get this address after this storage is freed
             invalid[key] = weakref.ref(storage, lambda _: invalid.pop(key, None))
@@ -337,7 +343,7 @@ class MetaMirror(ModelTensors):
                 continue
             is_invalid = self._is_invalid(tensor)
             if is_invalid and self.of(tensor).requires_grad and not torch.is_grad_enabled() and in_function():
-                raise NotImplementedError(CUT)
+                self._give_up(CUT)
             is_without_values = id(tensor) in self._state or tensor.numel() > SMALL or is_invalid
             needs_meta |= is_without_values and (tensor.is_floating_point() or tensor.is_complex())
         return needs_meta

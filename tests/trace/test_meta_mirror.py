@@ -37,6 +37,37 @@ def test_what_out_is_given_has_the_result(run: Callable[..., fxflops.Report], ma
     assert report.by_operator()["add"].total.flops == 12
 
 
+class Guarded(nn.Module):
+    """Has a second path for the case that its call raises, which it does not on real tensors."""
+
+    def __init__(self, call: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.call = call
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        try:
+            return self.call(x)
+        except Exception:
+            return x.exp()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: torch.add(x, x, out=torch.empty(0)),
+        lambda x: torch.mul(x, float(x.sum().item())),
+        lambda x: torch.mul(x, x[x > 0].shape[0]),
+    ],
+    ids=["empty out", "item", "mask"],
+)
+def test_a_model_that_catches_the_error_of_the_meta_device_is_counted_on_the_path_that_it_takes(
+    call: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    report = fxflops.count(Guarded(call), torch.ones(2000, 1000))
+    assert report.calls[-1].op in ("add", "mul")
+    assert "exp" not in {each.op for each in report.calls}
+
+
 def test_the_operand_of_a_call_with_out_keeps_its_values() -> None:
     class Kept(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
