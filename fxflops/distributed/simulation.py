@@ -23,6 +23,7 @@ from ..profiling import models_as_one, profile
 from ..report.report import Report
 from ..torch_internals import fake_errors_unlogged, fake_group, fake_tensors
 from ..trace.fake_constants import MOST
+from ..trace.fake_world import READS_VALUES
 from ..trace.source import line_that_raised
 from .copies import map_in_copies, start_autograd
 from .layers import Deeper, deeper, depths
@@ -36,8 +37,6 @@ OF_BUILD = (
     "build reads the value of a tensor (item(), bool(), nonzero()). On a simulated rank, only tensors that are computed from "
     f"constants alone, with at most {MOST:,} elements each, have values: compute the value without parameters, inputs and random numbers"
 )
-READS_VALUES = ("DataDependentOutputException", "DynamicOutputShapeException")
-"""The names of the exceptions that fake tensors raise if a result depends on a tensor's values."""
 Ran = tuple[Report, "Deeper | None"]
 """The report of a rank's step, and how to extrapolate from the report to a deeper model."""
 RanPasses = Sequence[Ran]

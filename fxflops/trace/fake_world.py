@@ -16,6 +16,9 @@ from .processes import communicates
 from .profiled_world import ProfiledWorld
 from .worlds import OBSERVED_EACH_TIME
 
+READS_VALUES = ("DataDependentOutputException", "DynamicOutputShapeException")
+"""The names of the exceptions that fake tensors raise if a result depends on a tensor's values."""
+
 
 class FakeWorld(ProfiledWorld):
     """A world of fake tensors under a mode that remembers the ``results`` of operators.
@@ -34,6 +37,9 @@ class FakeWorld(ProfiledWorld):
     def contexts(self) -> Iterable[AbstractContextManager[Any]]:
         self._modes_around = len_torch_dispatch_stack()
         return ()
+
+    def raised(self, error: Exception) -> str:
+        return "read of a value" if type(error).__name__ in READS_VALUES else ""
 
     def operator_key(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         if len_torch_dispatch_stack() != self._modes_around:

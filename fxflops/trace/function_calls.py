@@ -99,7 +99,8 @@ class FunctionCalls(ThreadPart):
 
     def raised(self, error: Exception) -> None:
         """Note an error that a call raised: the model may catch the error."""
-        self._world.raised(error)
+        if name := self._world.raised(error):
+            self._call_log.call(None, name, ((), {}, None), self._state.innermost_path(), 0.0)
 
     def _repeat(self, recipe: Recipe, target: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make a call's result, by its recipe or by running the call; record the call and return the result."""

@@ -201,10 +201,11 @@ class MetaWorld(World):
         is_embedding = formula is not None and formula.op == EMBEDDING
         return with_row(self.spec(out), arguments) if is_embedding else self.spec(out)
 
-    def raised(self, error: Exception) -> None:
-        """Note an error of the meta device: a model that catches the error takes a path that it would not take on real tensors."""
+    def raised(self, error: Exception) -> str:
+        # A model that catches an error of the meta device takes a path that it would not take on real tensors.
         if "meta" in str(error).lower():
             self.mirror.note_error(str(error))
+        return ""
 
     def called_unseen(self) -> None:
         # If a meta kernel that torch wrote in Python makes this call, the kernel's operator was dispatched unobserved.

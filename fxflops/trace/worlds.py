@@ -112,8 +112,13 @@ class World:
         """Return the spec of a result. ``arguments`` are read only for an embedding: its indices and its table."""
         return spec_of(out)
 
-    def raised(self, error: Exception) -> None:
-        """Note an error that a call has raised: the model may catch it."""
+    def raised(self, error: Exception) -> str:
+        """Note an error that a call has raised: the model may catch it.
+
+        If real tensors would not raise it, and the run cannot be repeated on these, return a name for what the model tried to do. Then the
+        call is recorded under this name, without a formula.
+        """
+        return ""
 
     def called_unseen(self) -> None:
         """Check whether a function is called by an operator that this run does not observe."""

@@ -287,6 +287,23 @@ def test_an_error_names_the_rank_and_leaves_no_process_group() -> None:
     assert not dist.is_initialized()
 
 
+def test_a_step_that_catches_the_error_of_reading_a_value_is_not_complete() -> None:
+    def build(mesh: Any) -> Any:
+        model = nn.Linear(8, 8)
+
+        def step() -> torch.Tensor:
+            y = model(torch.ones(4, 8))
+            try:
+                return y * y.sum().item()
+            except Exception:  # not raised on a real rank
+                return y.exp()
+
+        return model, step
+
+    (kind,) = simulate(build, {"dp": 2}, differs=()).kinds
+    assert [missing.op for missing in kind.report.missing] == ["read of a value"]
+
+
 def test_it_needs_a_process_without_a_group() -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
