@@ -162,7 +162,7 @@ def analyzed(
     """Analyze the model like :func:`analyze`; return the report and the graph that was run."""
     if repeats != "auto" and (not isinstance(repeats, int) or repeats < 0):
         raise InputError(f"repeats must be 'auto' or an integer of at least 0, not {repeats!r}")
-    registry, rules = registry_with(formulas), find_convention(convention)
+    registry, counting_rules = registry_with(formulas), find_convention(convention)
     check_attention(attention)
 
     def run_prepared(request: Request) -> tuple[Run, TracedGraph]:
@@ -179,7 +179,7 @@ def analyzed(
             return traced_run(subject, registry, tracer=trace, repeats=repeats, tick=tick, with_kernels=kernels)
 
     run, traced = with_own_backward(Request(mode, backward), type(model).__name__, run_prepared)
-    return Report(run, rules, registry, reference_to(model), attention), traced.graph_module
+    return Report(run, counting_rules, registry, reference_to(model), attention), traced.graph_module
 
 
 def count(
@@ -267,7 +267,7 @@ def counted(
     """
     check_flags(backward=backward, strict=strict)
     optimizer = checked_optimizer(optimizer, backward)
-    registry, rules = registry_with(formulas), find_convention(convention)
+    registry, counting_rules = registry_with(formulas), find_convention(convention)
     check_attention(attention)
     module = as_model(model, models, args, kwargs)
     count_for, cast_dtype = checked_device(device), checked_autocast(autocast)
@@ -279,7 +279,7 @@ def counted(
     request = Request(mode, backward, optimizer=optimizer, counts_only=True, count_for=count_for, autocast=cast_dtype)
     run = with_own_backward(request, type(module).__name__, run_prepared)
     # The Report counts the calls of the run.
-    return Report(run, rules, registry, reference_to(module), attention).checked(strict)
+    return Report(run, counting_rules, registry, reference_to(module), attention).checked(strict)
 
 
 def summary(
@@ -397,7 +397,7 @@ def read_trace(
         kind, written = type(path).__name__, "write a trace with profiler.export_chrome_trace('trace.json')"
         raise of_kind(InputError(f"read_trace() takes the path of a trace, not {kind}: {written}"), TypeError)
     check_flags(strict=strict)
-    registry, rules = registry_with(formulas), find_convention(convention)
+    registry, counting_rules = registry_with(formulas), find_convention(convention)
     check_attention(attention)
-    report = Report(run_of_trace(path, registry, device), rules, registry, None, attention)
+    report = Report(run_of_trace(path, registry, device), counting_rules, registry, None, attention)
     return report.checked(strict)

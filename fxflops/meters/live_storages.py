@@ -429,7 +429,8 @@ class LiveStorages:
         return ref if ref is not None and ref() is storage else None
 
     def add_existing(self, named: Named, category: str) -> None:
-        """Track and label tensors that were alive when the run began. Skip storages that are already tracked.
+        """Track and label tensors of a known kind that were alive when the run began, such as parameters. Skip storages that are already
+        tracked. For tensors whose kind is not known yet, see :meth:`add_given`.
 
         If they are found only during the run, their storages are moved to the beginning of the log.
         """
@@ -442,7 +443,8 @@ class LiveStorages:
     def add_given(
         self, tensors: Iterable[torch.Tensor], category: str = "inputs", device: torch.device | None = None
     ) -> None:
-        """Track call arguments that no observed call has made: they existed before the run.
+        """Track call arguments that no observed call has made: they existed before the run. Their label may still change, unlike in
+        :meth:`add_existing`.
 
         Tensors that the user made before a profiled block are tracked only here. The arguments get ``category`` ("" for none), unless they
         are parameters or are labelled later. With ``device``, tensors on other devices are skipped. The storages of these arguments count

@@ -110,7 +110,10 @@ class MemoryLog:
         self.peak = self.live
 
     def begin(self) -> MemoryMark:
-        """Begin to measure a call; pass the result to :meth:`end`."""
+        """Begin to measure a call; pass the result to :meth:`end`. Until then, ``peak`` is the peak of this call.
+
+        If the call raises, :meth:`end` need not run: the peak of the run, ``most``, does not depend on it.
+        """
         changes = len(self.changes) // 3
         mark = MemoryMark(
             len(self.storages.specs), changes, self.live, self.peak, self._changes_to_peak, self._bytes_met

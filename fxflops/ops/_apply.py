@@ -34,7 +34,7 @@ ONLY_INTS = {int}
 """The types of the numbers in a cost that need no conversion."""
 
 
-def apply(formula: Formula, ran: Operation, module: nn.Module | None = None, path: str = "") -> Cost:
+def apply(formula: Formula, operation: Operation, module: nn.Module | None = None, path: str = "") -> Cost:
     """Return the cost of an operation, computed by ``formula``. Pass the leaf ``module`` that ran if the formula reads it.
 
     Raises FormulaError when the formula raises, does not fit the arguments, returns neither an int nor a Cost, or returns a
@@ -43,14 +43,16 @@ def apply(formula: Formula, ran: Operation, module: nn.Module | None = None, pat
     if formula.function is None:
         return Cost()
     try:
-        result = _call(formula, formula.function, ran, module)
+        result = _call(formula, formula.function, operation, module)
         return _checked(result if isinstance(result, Cost) else Cost(others=_whole(result)), formula.is_ours)
     except Exception as error:
-        given = ", ".join([*map(repr, ran.args), *(f"{name}={value!r}" for name, value in ran.kwargs.items())])
+        given = ", ".join(
+            [*map(repr, operation.args), *(f"{name}={value!r}" for name, value in operation.kwargs.items())]
+        )
         name = getattr(formula.function, "__name__", repr(formula.function))
         whole = name if formula.is_ours else f"{formula.function.__module__}.{name}"
         raise FormulaError(
-            f"the formula {whole} of {formula.op!r} failed on ({given}) -> {ran.out!r}"
+            f"the formula {whole} of {formula.op!r} failed on ({given}) -> {operation.out!r}"
             + (f" in module {path!r}" if path else "")
             + f": {type(error).__name__}: {error}\n"
             f"The formula was called {CALLED[formula.style]}; its signature is {name}{inspect.signature(formula.function)}"
@@ -77,20 +79,20 @@ def _checked(cost: Cost, is_ours: bool) -> Cost:
     return cost
 
 
-def _call(formula: Formula, function: FormulaFunction, ran: Operation, module: nn.Module | None) -> Cost | int:
+def _call(formula: Formula, function: FormulaFunction, operation: Operation, module: nn.Module | None) -> Cost | int:
     if formula.style == "mapping":
-        args, kwargs, out = tensors(ran.args), tensors(dict(ran.kwargs)), tensors(ran.out)
-        if isinstance(ran.target, type):
+        args, kwargs, out = tensors(operation.args), tensors(dict(operation.kwargs)), tensors(operation.out)
+        if isinstance(operation.target, type):
             return function(module, out, *args, **kwargs)
-        if is_method(ran.target):
+        if is_method(operation.target):
             return function(args[0], out, *args[1:], **kwargs)
         return function(out, *args, **kwargs)
     if formula.style == "module":
-        return function(module, *ran.args, **ran.kwargs, out=ran.out)
-    if not formula.is_ours and not isinstance(ran.target, type):
-        _check_order(formula.parameters[0], ran.target)
-    args, kwargs = arguments(formula.parameters, ran)
-    return function(*args, **kwargs, out=ran.out)
+        return function(module, *operation.args, **operation.kwargs, out=operation.out)
+    if not formula.is_ours and not isinstance(operation.target, type):
+        _check_order(formula.parameters[0], operation.target)
+    args, kwargs = arguments(formula.parameters, operation)
+    return function(*args, **kwargs, out=operation.out)
 
 
 def _check_order(names: tuple[str, ...], target: Any) -> None:
@@ -103,18 +105,18 @@ def _check_order(names: tuple[str, ...], target: Any) -> None:
             )
 
 
-def arguments(parameters: Parameters, ran: Operation) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def arguments(parameters: Parameters, operation: Operation) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments of an operation that a formula or shape rule with these parameters takes.
 
     Positional parameters take the op's first arguments. Keyword-only parameters are matched by name.
     """
     names, keywords, takes_args, takes_kwargs = parameters
-    if isinstance(ran.target, type) and (names or not takes_args):
-        return (), _module_arguments((*names, *keywords), ran) if names else {}
-    args = ran.args if takes_args else ran.args[: len(names)]
-    given = ran.kwargs
-    if not takes_args and keywords != RESULT and (later := ran.args[len(names) :]):
-        given = {**dict(zip(names_of(ran.target)[len(names) :], later, strict=False)), **given}
+    if isinstance(operation.target, type) and (names or not takes_args):
+        return (), _module_arguments((*names, *keywords), operation) if names else {}
+    args = operation.args if takes_args else operation.args[: len(names)]
+    given = operation.kwargs
+    if not takes_args and keywords != RESULT and (later := operation.args[len(names) :]):
+        given = {**dict(zip(names_of(operation.target)[len(names) :], later, strict=False)), **given}
     kwargs = {}
     if given:
         wanted = (*names[len(args) :], *keywords)
@@ -125,23 +127,23 @@ def arguments(parameters: Parameters, ran: Operation) -> tuple[tuple[Any, ...], 
     return args, kwargs
 
 
-def _module_arguments(names: tuple[str, ...], ran: Operation) -> dict[str, Any]:
+def _module_arguments(names: tuple[str, ...], operation: Operation) -> dict[str, Any]:
     """Return a leaf module's values for ``names``: the arguments of its forward, else the module's settings and tensors."""
-    settings = ran.settings
+    settings = operation.settings
     values = {name: settings[name] for name in names if name in settings and name != "out"}
-    if len(ran.args) == 1 and not ran.kwargs:
-        values[names[0]] = ran.args[0]
+    if len(operation.args) == 1 and not operation.kwargs:
+        values[names[0]] = operation.args[0]
         return values
-    given = parameters_of(ran.target.forward)[0][1:]
-    for position, value in enumerate(ran.args):
+    given = parameters_of(operation.target.forward)[0][1:]
+    for position, value in enumerate(operation.args):
         name = given[position] if position < len(given) else ""
         if name in names:
             values[name] = value
         elif position == 0:
             values[names[0]] = value
-    values.update((name, value) for name, value in ran.kwargs.items() if name in names)
-    if names[0] not in values and given and given[0] in ran.kwargs:
-        values[names[0]] = ran.kwargs[given[0]]
+    values.update((name, value) for name, value in operation.kwargs.items() if name in names)
+    if names[0] not in values and given and given[0] in operation.kwargs:
+        values[names[0]] = operation.kwargs[given[0]]
     return values
 
 

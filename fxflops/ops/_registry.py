@@ -211,7 +211,11 @@ BASE = FormulaRegistry()
 
 
 class Op(Protocol[P, R]):
-    """A formula, with decorators that register its op's shape rules and backward formulas."""
+    """A formula, with decorators that register its op's shape rules and backward formulas.
+
+    ``linear.shape(...)`` registers the same as ``shape(...)``, and ``linear.backward(...)`` the same as ``formula(...)``. The prefix only shows
+    the reader what belongs together.
+    """
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
 

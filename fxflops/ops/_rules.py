@@ -34,14 +34,28 @@ RuleFunction = TypeVar("RuleFunction", bound=Callable[..., Any])
 PLAIN, CONTIGUOUS, ANY, EVEN, KEPT, FORMAT, CONVOLVED, POINTWISE, ORDERED, WHOLE = (
     "plain contiguous any even kept format convolved pointwise ordered whole".split()
 )
-"""Layouts of the result. PLAIN, CONTIGUOUS and KEPT apply only if all tensors after the first are contiguous.
+"""Layouts of the result. If the tensors are not as the table says, the rule does not apply, and the call runs torch's kernel.
 
-PLAIN: contiguous if the first tensor is contiguous. CONTIGUOUS: contiguous for any strides of the first tensor. ANY: contiguous for
-any strides of all tensors. KEPT: the same layout as the first tensor; on the CPU only if it is channels last, else contiguous.
-FORMAT: channels last if all images are channels last, else contiguous. CONVOLVED: channels last if the input or the weight of a
-convolution is channels last, else contiguous. POINTWISE: the layout that TensorIterator gives the broadcast operands. EVEN is like
-ANY, and ORDERED is like POINTWISE, but EVEN, ORDERED and KEPT do not apply to tensors with odd strides (``is_odd`` in ``shapes.py``). WHOLE: the rule returns a
-:class:`Result`. A WHOLE rule takes each tensor as a :class:`Placed`, and the device type if the rule has the keyword ``device``.
+=============  =======================================================  ==============  ==================  =============
+layout         strides of the result                                    first tensor    other tensors       odd strides
+=============  =======================================================  ==============  ==================  =============
+PLAIN          contiguous                                               contiguous      contiguous          no
+CONTIGUOUS     contiguous                                               any             contiguous          yes
+KEPT           like the first tensor; on the CPU only if that is        any             contiguous          no
+               channels last, else contiguous
+ANY            contiguous                                               any             any                 yes
+EVEN           contiguous                                               any             any                 no
+FORMAT         channels last if all images are, else contiguous         any             any                 if they fit
+                                                                                                            one layout
+CONVOLVED      channels last if the input or the weight is, else        any             any                 if they fit
+               contiguous                                                                                   one layout
+POINTWISE      as TensorIterator lays out the broadcast operands        any             any                 yes
+ORDERED        like POINTWISE                                           any             any                 no
+WHOLE          as the rule says: it returns a :class:`Result`           any             any                 yes
+=============  =======================================================  ==============  ==================  =============
+
+Odd strides are those for which ``is_odd`` in ``shapes.py`` is True. A WHOLE rule takes each tensor as a :class:`Placed`, and the device type if
+the rule has the keyword ``device``.
 """
 Strides = tuple[int, ...]
 Temporaries = tuple[Spec, ...]

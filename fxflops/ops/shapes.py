@@ -55,31 +55,31 @@ def rule_for(target: Any) -> Rule | None:
     return RULES.get(target)
 
 
-def shape_of(rule: Rule, ran: Operation, tensors: Sequence[Strided], device: str) -> Result | None:
+def shape_of(rule: Rule, operation: Operation, tensors: Sequence[Strided], device: str) -> Result | None:
     """Return an operation's result by its rule, with strides and the tensors alive at the peak, or None if the rule does not apply.
 
     ``tensors`` are the sizes and strides of the tensors among the arguments. ``device`` is the device type. If the result is the
     first argument, its strides are None.
     """
-    if ran.kwargs and "out" in ran.kwargs:
+    if operation.kwargs and "out" in operation.kwargs:
         return None
     by_device = {"device": device} if rule.by_device else {}
     try:
         if rule.layout is WHOLE:
-            args, kwargs = arguments(rule.parameters, _placed(ran, tensors))
+            args, kwargs = arguments(rule.parameters, _placed(operation, tensors))
             result: Result | None = rule.function(*args, **kwargs, **by_device)
             if result is None or result.strides is not None:
                 return result
-            return Result(ran.args[0], None) if result.out is args[0] else None
-        args, kwargs = arguments(rule.parameters, ran)
+            return Result(operation.args[0], None) if result.out is args[0] else None
+        args, kwargs = arguments(rule.parameters, operation)
         out: Spec | None = rule.function(*args, **kwargs)
     except Exception:  # the rule does not handle these arguments; the kernel will show whether they are valid
         return None
     if out is None:
         return None
-    if ran.args and out is ran.args[0]:
+    if operation.args and out is operation.args[0]:
         return Result(out, None)
-    if ran.kwargs and any(out is value for value in ran.kwargs.values()):
+    if operation.kwargs and any(out is value for value in operation.kwargs.values()):
         return None
     strides = _strides(rule.layout, out, tensors, device)
     if strides is None:
@@ -90,12 +90,12 @@ def shape_of(rule: Rule, ran: Operation, tensors: Sequence[Strided], device: str
     return None if temporaries is None else Result(out, strides, temporaries)
 
 
-def _placed(ran: Operation, tensors: Sequence[Strided]) -> Operation:
+def _placed(operation: Operation, tensors: Sequence[Strided]) -> Operation:
     """Return the operation, with strides added to its tensors. ``tensors`` are in the order of the operation's arguments."""
     strides = iter([strides for _, strides in tensors])
-    args = tuple([_with_strides(value, strides) for value in ran.args])
-    kwargs = {name: _with_strides(value, strides) for name, value in ran.kwargs.items()}
-    return tuple.__new__(Operation, (ran.op, ran.target, args, kwargs, None, ran.settings))
+    args = tuple([_with_strides(value, strides) for value in operation.args])
+    kwargs = {name: _with_strides(value, strides) for name, value in operation.kwargs.items()}
+    return tuple.__new__(Operation, (operation.op, operation.target, args, kwargs, None, operation.settings))
 
 
 def _with_strides(value: Any, strides: Iterator[Strides]) -> Any:
@@ -106,13 +106,15 @@ def _with_strides(value: Any, strides: Iterator[Strides]) -> Any:
     return value
 
 
-def unseen_temporaries(ran: Operation, tensors: Sequence[Strided], device: str, needs_grad: bool) -> Temporaries | None:
+def unseen_temporaries(
+    operation: Operation, tensors: Sequence[Strided], device: str, needs_grad: bool
+) -> Temporaries | None:
     """Return the tensors alive at the peak of a call that a dispatch mode would change, or None for any other call."""
-    rule, parameters = UNWATCHED[ran.target]
-    if ran.kwargs and ran.kwargs.get("out") is not None:  # torch.norm calls itself again with out=None
+    rule, parameters = UNWATCHED[operation.target]
+    if operation.kwargs and operation.kwargs.get("out") is not None:  # torch.norm calls itself again with out=None
         return None
     try:
-        args, kwargs = arguments(parameters, ran)
+        args, kwargs = arguments(parameters, operation)
         return rule(tensors, *args, **kwargs, device=device, needs_grad=needs_grad)
     except Exception:  # arguments that the kernel refuses
         return None

@@ -12,7 +12,13 @@ fact                 what it says                                               
 a library's facts    what a function of another library computes, e.g. the pairs     ``library_calls.py``      the library's formulas
 ===================  ==============================================================  ========================  =============================
 
-A fact that depends on more than the metadata of the arguments must not come from the memo: the op must then be in :data:`DEPEND_ON_VALUES`.
+A fact that depends on more than the metadata of the arguments must not come from the memo (``trace/memo.py``). There are four ways:
+
+- An operator whose op is in :data:`BEYOND_METADATA` is observed each time.
+- Functions and leaf modules on meta are repeated from the memo, and the fact is then read anew: ``pairs`` in ``FunctionCalls._repeat``,
+  ``row`` in ``MetaWorld.repeat_call``.
+- In a profile, attention with a mask is observed each time (``profiled_world.py``). An index out of range raises there.
+- A fact that depends on a setting of torch, such as einsum's ``path``: the setting is in the call's key (``World.read_torch_settings``).
 """
 
 from __future__ import annotations
@@ -31,8 +37,8 @@ EMBEDDING = "embedding"
 """The op whose result has the fact ``row`` if an index is out of range: the index and the table's number of rows."""
 RNN_BACKWARD = "rnn_backward"
 """The op whose arguments have the fact ``requires_grad``."""
-DEPEND_ON_VALUES = frozenset({*ATTENTIONS, EMBEDDING, RNN_BACKWARD})
-"""The ops with a fact that the metadata of their arguments (shape, dtype and so on) does not decide. Their calls are observed each time."""
+BEYOND_METADATA = frozenset({*ATTENTIONS, EMBEDDING, RNN_BACKWARD})
+"""The ops with a fact that the metadata of their arguments (shape, dtype and so on) does not decide."""
 SHARE = "share"
 """The name of a fact of calls that compute attention's gradients pair by pair, outside a fused kernel. The fact has three items: the
 number of pairs that the mask kept, the number of all pairs, and whether the result sums over pairs instead of having an element for

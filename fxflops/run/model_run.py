@@ -181,10 +181,11 @@ def run_with_observer(subject: Subject, observer: Observer) -> Observer:
         out = _forward_and_backward(subject, observer)  # stays alive until the step is over, as in a training loop
     world.tensors.note_unknown_origin(out)
     storages.memory_log.move_met_to_beginning()
+    # A block of the user (Block.finished) may add to gradients from before it. Here there are none, so only DDP's buckets are moved.
     if subject.request.backward and any(
         type(module) is nn.parallel.DistributedDataParallel for module in subject.inventory.modules
     ):
-        storages.move_written_to_beginning(observer.calls)  # DDP's buckets
+        storages.move_written_to_beginning(observer.calls)
     if subject.request.backward:
         _label_gradients(subject, observer)
         if subject.request.optimizer is not None:
@@ -298,7 +299,7 @@ def _run_of_model_on_meta(
     """Run a model that is itself on meta, at first in a MetaWorld, as for any other model.
 
     If this run raises, try once more in the base World, where every call runs torch's own meta kernel. If that run raises, too, raise
-    the first run's error.
+    the first run's error. The mirror's ``meta_error`` is not read: it asks for a run on real tensors, and the model has none.
     """
     try:
         _, observer = _meta_run_that_sees_all(subject, registry, must_read_masks, memos)

@@ -40,7 +40,8 @@ class CallLog:
     def operation(
         self, op: str, target: Any, call_specs: CallSpecs, settings: ModuleSettings | None = None
     ) -> Operation:
-        """Return the operation with these fields; equal operations are the same object. ``settings`` are a leaf module's settings."""
+        """Return the operation with these fields; of equal operations, this method returns the same object. ``settings`` are a leaf module's
+        settings."""
         fields = op, target, *call_specs, EMPTY_MAPPING if settings is None else settings.by_name
         try:
             return self.shared((op, target, settings, *map(typed, call_specs)), fields)

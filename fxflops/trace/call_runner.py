@@ -49,8 +49,9 @@ class CallRunner(ThreadPart):
         """Run a function or an operator, and track the tensors that it returns."""
         # torch.ops.aten.lstm(...) is treated like the function torch.lstm, which runs several operators.
         is_operator = isinstance(func, OpOverload) and func not in SPELLED_BY_OPERATOR
-        is_whole = not is_operator and self._state.inside_call()
-        if is_whole and self._world.needs_operators(func, args, kwargs):
+        # The caller records a function as a whole, so this code is already inside the recorded call.
+        is_recorded_whole = not is_operator and self._state.inside_call()
+        if is_recorded_whole and self._world.needs_operators(func, args, kwargs):
             return self.run_with_operators_observed(func, args, kwargs, self._run_and_track)
         return self._run_and_track(func, args, kwargs)
 

@@ -2,7 +2,21 @@
 
 A call is like an earlier one if their keys (:func:`call_key`) are equal. For each key, the memo keeps a :class:`Recipe`.
 ``count``, ``profile`` and simulated ranks all use these keys and recipes. The part of a key that stands for a tensor is the
-tensor's *form*; each world decides what a form is.
+tensor's *form*; each world decides what a form is. The head of a key is what was called, and what else the record depends on:
+
+=====================  ==========================================  ========================================================================
+world, call            head                                        what else the record could depend on
+=====================  ==========================================  ========================================================================
+meta, function         target, torch's settings for it             ``memo_of_functions`` allows no memo with gradients or the dispatch mode;
+                                                                   each default dtype has its own memo
+meta, leaf             class, settings of the module               the same; settings include the types of all attributes
+meta, operator         operator                                    each default dtype has its own memo
+profile, function      target, grad mode, torch's settings         the call runs: if its result is unlike the recipe's, the call is recorded
+                                                                   anew (:func:`is_like`), e.g. with another default dtype
+profile, leaf          class, settings, which tensors require      the same
+                       gradients, torch's settings
+simulated, operator    see ``fake_results.py``                     functions and leaves are observed each time
+=====================  ==========================================  ========================================================================
 """
 
 from __future__ import annotations
@@ -21,6 +35,8 @@ from .forms import OWN, REAL, Form
 
 NEW, FIRST_ARGUMENT, VIEWS, NOTHING = "new tensors", "the first argument", "views", "nothing"
 """What a call returns. Only new tensors have memory of their own. In a profile, where the call runs, NEW only says that its result is tracked."""
+RECORD_ONLY = NOTHING
+"""For a recipe that only says how to record a call, such as the call of a module whose children are recorded, too."""
 TYPED = frozenset({bool, float, torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format, type(...)})
 """Types of plain values that go into a key together with their type, since True == 1 == 1.0."""
 BOUNDS = frozenset({int, type(None)})
@@ -210,7 +226,9 @@ def call_key(
 ) -> tuple[Any, ...]:
     """Return the key of a call: everything that its result and its record depend on.
 
-    The key begins with ``head``: what is called, and the settings on which the call depends besides its arguments.
+    The key begins with ``head``: what is called, and the settings on which the call depends besides its arguments. After the head come the
+    positional arguments, then :data:`KEYWORDS`, the names and the values of the keyword arguments. ``NewCall.argument_specs`` counts
+    from the end of the key, and :func:`forms_in` returns the forms anywhere in it. So nothing may be appended, and no form put into the head.
 
     ``form_of(tensor)`` returns the form of a tensor whose class is in ``tensors``; None if metadata is not enough.
     Raises Unknown if there is no key.

@@ -37,7 +37,7 @@ from ..ops._traits import COPIES, METADATA, UNINITIALIZED
 from ..ops.formats import FORMATS, strides_on
 from ..ops.shapes import contiguous, rule_for, shape_of
 from ..records import EMPTY_MAPPING, Operation, typed
-from ..records.facts import DEPEND_ON_VALUES, EMBEDDING
+from ..records.facts import BEYOND_METADATA, EMBEDDING
 from ..records.tensors import ORDINARY, spec_of
 from ..torch_internals import (
     DisableTorchFunction,
@@ -400,7 +400,7 @@ class MetaWorld(World):
         if (
             formula.reason in (QUERY, ESCAPE)
             or formula.op in OBSERVED_IN_FULL
-            or formula.op in DEPEND_ON_VALUES
+            or formula.op in BEYOND_METADATA
             or type(func) not in WRITTEN_IN_C
             or (is_write and not writes_simply(func, args, kwargs))
             or self.answer(func, args, kwargs) is not NotImplemented

@@ -31,7 +31,7 @@ from .forwards import (
 from .hooks import Hooks
 from .learning import Learning
 from .leaves import Leaves, ModuleSettings, has_tensor_attributes
-from .memo import NOTHING, LeafLookup, NewCall, Recipe, Unknown, call_key, is_like
+from .memo import RECORD_ONLY, LeafLookup, NewCall, Recipe, Unknown, call_key, is_like
 from .modes import are_others_on, transformed
 from .observer_state import SharedState, ThreadPart, ThreadState
 from .processes import has_shards, runs_in_parts
@@ -281,7 +281,7 @@ class ModuleCalls(ThreadPart):
             return tuple.__new__(Operation, (cls.__name__, cls, *call_specs, settings.by_name))
         operation = self._call_log.operation(cls.__name__, cls, call_specs, settings)
         if memo is not None and key is not None:
-            memo[key] = Recipe(operation, NOTHING)
+            memo[key] = Recipe(operation, RECORD_ONLY)
         return operation
 
     def _pop(self, module: nn.Module) -> tuple[OpenCall, bool, float]:
@@ -331,7 +331,8 @@ class ModuleCalls(ThreadPart):
             if memo is not None:
                 settings = self._shared.settings.of(observed)
                 try:
-                    # Without requires_grad and torch's settings: the memo serves leaves on meta only while gradients are off.
+                    # Without requires_grad and torch's settings: the memo serves leaves on meta only while gradients are off. A leaf with a
+                    # recipe has the attributes of the first one, so it needs none of the first one's checks; sharded models do not run on meta.
                     key = call_key((type(module), settings), args, kwargs, self._world.tensors.form)
                     recipe = memo.get(key) or self._leaf_recipe(key, observed, settings, args, kwargs)
                 except Unknown:

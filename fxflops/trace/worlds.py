@@ -33,7 +33,7 @@ from ..ops import Formula
 from ..ops._traits import UNINITIALIZED
 from ..ops.einsum import order_now
 from ..records import EMPTY_MAPPING, Call, Operation
-from ..records.facts import DEPEND_ON_VALUES
+from ..records.facts import BEYOND_METADATA
 from ..records.tensors import spec_of
 from .call_log import CallLog
 from .memo import Memo, MemoryEffect, NewCall, Recipe
@@ -41,7 +41,7 @@ from .model_tensors import Arguments, ModelTensors
 
 RunTimed = Callable[[Recipe, Any, Any, Any], tuple[Any, float]]
 """A function that runs ``func(*args, **kwargs)``, a call with a recipe, and returns its result and its seconds."""
-OBSERVED_EACH_TIME = frozenset({*DEPEND_ON_VALUES, *UNINITIALIZED})
+OBSERVED_EACH_TIME = frozenset({*BEYOND_METADATA, *UNINITIALIZED})
 """Operators that are never repeated from the memo: their record depends on more than metadata, or they leave memory unwritten."""
 
 
