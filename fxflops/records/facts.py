@@ -31,8 +31,6 @@ from .specs import Spec, specs_in
 ATTENTION = "attention"
 ATTENTIONS = frozenset({ATTENTION, "attention_backward"})
 """The ops whose results have the fact ``pairs``: the number of pairs that the mask kept."""
-QUERY_KEY_VALUE = 3
-"""The number of tensors that an attention call without a mask takes."""
 EMBEDDING = "embedding"
 """The op whose result has the fact ``row`` if an index is out of range: the index and the table's number of rows."""
 RNN_BACKWARD = "rnn_backward"

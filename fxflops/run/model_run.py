@@ -69,7 +69,7 @@ OWN_BACKWARD = "does not require grad and does not have a grad_fn|backward throu
 """Errors that torch raises if a callable with its own backward pass runs without gradients, or if a second backward pass follows."""
 
 
-def observer_of(
+def new_observer(
     subject: Subject,
     registry: FormulaRegistry,
     world: World | None = None,
@@ -79,7 +79,7 @@ def observer_of(
     must_read_masks: bool = False,
     new_stopwatch: Callable[[], Stopwatch] = Stopwatch,
 ) -> Observer:
-    """Return the observer of a run of the subject, with its instruments. By default, the run is on the subject's real tensors.
+    """Make the observer of a run of the subject, with its instruments. By default, the run is on the subject's real tensors.
 
     The subject releases the observer in the end, if the run has not been finished before.
 
@@ -96,7 +96,7 @@ def observer_of(
         # The storages of fake tensors are on meta, whatever their device.
         counts_meta=world.is_meta or subject.device.type == "meta" or is_on_fake(subject.state),
         counts_random_states=is_for_cpu,
-        notes_placeholders=subject.has_meta and not world.is_meta,
+        notes_placeholders=subject.has_meta_tensors and not world.is_meta,
     )
     owners = AutogradOwners(keep=storages.add if is_for_cpu else None) if subject.request.backward else Owners()
     instruments = Instruments(
@@ -212,7 +212,7 @@ def observe_on_own_tensors(
 ) -> Observer:
     """Observe a run of the model on its real tensors. Raises InputError if the live tensors exceed ``cap`` bytes."""
     return run_with_observer(
-        subject, observer_of(subject, registry, graph_listener=graph_listener, cap=cap, new_stopwatch=new_stopwatch)
+        subject, new_observer(subject, registry, graph_listener=graph_listener, cap=cap, new_stopwatch=new_stopwatch)
     )
 
 
@@ -270,8 +270,8 @@ def run_model(
         return _on_real(subject, registry, why)
     if (run := _run_of_loaded_weights(subject, registry)) is not None:
         return run
-    if subject.has_meta:
-        return _run_of_model_on_meta(subject, registry, must_read_masks, memos)
+    if subject.has_meta_tensors:
+        return _run_of_model_with_meta_tensors(subject, registry, must_read_masks, memos)
     run, why = _run_on_stand_ins(subject, registry, must_read_masks, memos)
     return _on_real(subject, registry, why) if run is None else run
 
@@ -293,10 +293,10 @@ def _run_on_stand_ins(
     return finished_run(subject, observer, memory_source="predicted", recorded_as=ON_META), ""
 
 
-def _run_of_model_on_meta(
+def _run_of_model_with_meta_tensors(
     subject: Subject, registry: FormulaRegistry, must_read_masks: bool, memos: Memos | None
 ) -> Run:
-    """Run a model that is itself on meta, at first in a MetaWorld, as for any other model.
+    """Run a model that has tensors on meta itself, at first in a MetaWorld, as for any other model.
 
     If this run raises, try once more in the base World, where every call runs torch's own meta kernel. If that run raises, too, raise
     the first run's error. The mirror's ``meta_error`` is not read: it asks for a run on real tensors, and the model has none.
@@ -322,7 +322,7 @@ def _reason_for_real_tensors(subject: Subject) -> str:
     if is_replicated or is_sharded(subject.state):
         return "its parameters are distributed over several processes"
     # On meta, a hook gets a meta tensor instead of its parameter. So a hook that looks up the parameter's optimizer would not find it.
-    optimizer = optimizer_in_hooks(parameters_of(subject.model)) if trains and not subject.has_meta else None
+    optimizer = optimizer_in_hooks(parameters_of(subject.model)) if trains and not subject.has_meta_tensors else None
     return "" if optimizer is None else f"hooks on its parameters use an optimizer ({type(optimizer).__name__})"
 
 
@@ -357,7 +357,12 @@ def _on_real(subject: Subject, registry: FormulaRegistry, why: str) -> Run:
 def has_loaded_weights(subject: Subject, observer: Observer) -> bool:
     """Return whether a run on real tensors loaded weights that were on meta: if it did, its result is not on meta."""
     ran_on = observer.ran_on
-    return subject.has_meta and not observer.instruments.world.is_meta and ran_on is not None and ran_on.type != "meta"
+    return (
+        subject.has_meta_tensors
+        and not observer.instruments.world.is_meta
+        and ran_on is not None
+        and ran_on.type != "meta"
+    )
 
 
 def _run_of_loaded_weights(subject: Subject, registry: FormulaRegistry) -> Run | None:
@@ -384,7 +389,7 @@ def _run_of_loaded_weights(subject: Subject, registry: FormulaRegistry) -> Run |
 def _awaits_weights(subject: Subject) -> bool:
     """Return whether the inputs are real, and a hook or a replaced forward may load weights that are on meta."""
     if (
-        not subject.has_meta
+        not subject.has_meta_tensors
         or subject.is_for_another_device
         or any(tensor.is_meta for _, tensor in subject.named_tensors["inputs"])
     ):
@@ -494,7 +499,7 @@ def meta_run(
 ) -> tuple[MetaWorld, Observer]:
     """Observe a run of the model on meta. Return the run's world, whose mirror records why the run may not count, and the observer."""
     world = meta_world_of(subject, subject.state, registry, memos, observe_dispatch)
-    observer = observer_of(subject, registry, world, must_read_masks=must_read_masks)
+    observer = new_observer(subject, registry, world, must_read_masks=must_read_masks)
     return world, run_with_observer(subject, observer)
 
 

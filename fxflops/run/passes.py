@@ -34,8 +34,8 @@ from .model_run import (
     finished_run,
     has_loaded_weights,
     meta_world_of,
+    new_observer,
     observe_on_own_tensors,
-    observer_of,
     run_model,
     unoptimized,
 )
@@ -221,7 +221,7 @@ def measure(
         recorded_why=traced.why,
     )
     memory, environment = run.memory, run.environment
-    if subject.is_on_meta():  # all tensors: then the observed run was a run on meta
+    if subject.is_all_on_meta():  # all tensors: then the observed run was a run on meta
         # A run on meta uses kernels that no device uses (plain products for attention). run_model() predicts a device's kernels.
         predicted = run_model(subject, registry, memos=Memos())
         memory, environment = replace(predicted.memory, source=memory.source), predicted.environment
@@ -266,7 +266,7 @@ def _matching_runs(
     """
     tick()
     on_meta = _graph_on_meta(subject, traced.graph_module, registry)
-    graph_run = on_meta or _watched_graph(subject, traced.graph_module, registry, subject.request.adds_backward)
+    graph_run = on_meta or _graph_on_real(subject, traced.graph_module, registry, subject.request.adds_backward)
     tick()
     if traced.model_run is not None:
         return graph_run, traced.model_run
@@ -277,7 +277,7 @@ def _matching_runs(
             raise
     # On real tensors the graph may match the model after all. If the graph raises an error, the error names the node.
     # This code is outside the handler, because the error's traceback would keep memory in use.
-    graph_run = _watched_graph(subject, traced.graph_module, registry, subject.request.adds_backward)
+    graph_run = _graph_on_real(subject, traced.graph_module, registry, subject.request.adds_backward)
     return graph_run, _matched(subject, registry, graph_run, compares_facts=True)
 
 
@@ -316,11 +316,11 @@ def _timed(
 
 
 def _graph_on_meta(subject: Subject, graph: fx.GraphModule, registry: FormulaRegistry) -> GraphRun | None:
-    """Run the graph like :func:`_watched_graph`, but on meta, where nothing is computed: the live storages are the same there.
+    """Run the graph like :func:`_graph_on_real`, but on meta, where nothing is computed: the live storages are the same there.
 
     Return None if a real run is necessary: for a backward pass, a graph that needs values, or tensors of unknown origin.
     """
-    if subject.request.backward or subject.is_on_meta():
+    if subject.request.backward or subject.is_all_on_meta():
         return None
     constants = [value for value in vars(graph).values() if isinstance(value, torch.Tensor)]
     state = {id(tensor): tensor for tensor in (*subject.state, *state_tensors(graph), *constants)}
@@ -328,7 +328,7 @@ def _graph_on_meta(subject: Subject, graph: fx.GraphModule, registry: FormulaReg
         world = meta_world_of(subject, state.values(), registry, Memos(), observe_dispatch=False)
     except NotImplementedError:  # shapes that depend on values
         return None
-    observer = observer_of(subject, registry, world)
+    observer = new_observer(subject, registry, world)
     collector = CallCollector(observer, graph.graph)
     memory, inputs = MemoryMeter(observer.instruments.storages), subject.rewound_inputs_by_name()
     try:
@@ -343,13 +343,13 @@ def _graph_on_meta(subject: Subject, graph: fx.GraphModule, registry: FormulaReg
     return GraphRun(collector.calls_of, NodeBytes(memory.bytes, {}), ran_backward=False)
 
 
-def _watched_graph(subject: Subject, graph: fx.GraphModule, registry: FormulaRegistry, with_backward: bool) -> GraphRun:
+def _graph_on_real(subject: Subject, graph: fx.GraphModule, registry: FormulaRegistry, with_backward: bool) -> GraphRun:
     """Run the graph, and measure the bytes of its nodes by the live storages.
 
     A graph has no gradient checkpointing. So if the model overwrites a result that its own backward pass recomputes, the graph's
     backward pass raises. The nodes then have no backward times and bytes.
     """
-    observer = observer_of(subject, registry)
+    observer = new_observer(subject, registry)
     collector = CallCollector(observer, graph.graph)
     storages = observer.instruments.storages
     memory, backward_memory = MemoryMeter(storages), MemoryMeter(storages)
@@ -361,7 +361,7 @@ def _watched_graph(subject: Subject, graph: fx.GraphModule, registry: FormulaReg
     except RunError:
         if not with_backward:
             raise
-        return _watched_graph(subject, graph, registry, False)
+        return _graph_on_real(subject, graph, registry, False)
     observer.release()
     return GraphRun(collector.calls_of, NodeBytes(memory.bytes, backward_memory.bytes), with_backward)
 

@@ -35,7 +35,7 @@ class Subject:
 
     ``counted_device`` is the requested device; by default, the model's own device, or the CPU for a model on meta. ``is_for_another_device`` is
     True if the type of ``counted_device`` differs from the type of the device on which the model would run. ``bytes_before`` is the number
-    of bytes that were allocated on the model's device before any run, 0 if unknown. ``has_meta`` is True if a parameter, buffer or
+    of bytes that were allocated on the model's device before any run, 0 if unknown. ``has_meta_tensors`` is True if a parameter, buffer or
     input is on meta.
     """
 
@@ -71,7 +71,7 @@ class Subject:
             "inputs": [("", tensor) for tensor in tensors_in((args, kwargs))],
         }
         self.state = [tensor for named in self.named_tensors.values() for _, tensor in named]
-        self.has_meta = any(tensor.is_meta and not is_fake(type(tensor)) for tensor in self.state)
+        self.has_meta_tensors = any(tensor.is_meta and not is_fake(type(tensor)) for tensor in self.state)
         self.device = self.state[0].device if self.state else torch.device("cpu")
         own_device = torch.device("cpu") if self.device.type == "meta" else self.device
         # A tensor created on "cuda" has the device "cuda:0".
@@ -103,7 +103,7 @@ class Subject:
         while self.observers:
             self.observers.pop().release()
 
-    def is_on_meta(self) -> bool:
+    def is_all_on_meta(self) -> bool:
         """Return whether all tensors of the model and its inputs are on meta and are not fake tensors."""
         return bool(self.state) and all(t.is_meta for t in self.state) and not is_on_fake(self.state)
 

@@ -10,15 +10,21 @@ from typing import Any
 
 import torch
 
+from ..model.pytree import tensors_given
 from ..ops import BASE, Formula
 from ..ops._masks import MASKS, STARTS, causal_pairs, corner_of, given_to, sizes_of, triangle
 from ..records import Call, Operation, Spec, specs_in
-from ..records.facts import ATTENTION, SHARE, pairs_in, with_facts
+from ..records.facts import ATTENTION, ATTENTIONS, SHARE, pairs_in, with_facts
 from ..records.tensors import spec_of
 from ..torch_internals import DisableTorchFunction, disable_current_modes, is_fake
 
 ATTENTION_BACKWARD = "attention_backward"
 PRODUCT, SOFTMAX, SUM = "matmul", "softmax_backward", "sum"
+
+
+def may_have_mask(op: str, arguments: Any) -> bool:
+    """Return whether a call is attention with more tensors than query, key and value."""
+    return op in ATTENTIONS and len(tensors_given(arguments)) > 3
 
 
 class Masks:

@@ -35,7 +35,7 @@ class FakeWorld(ProfiledWorld):
         self._results = results
 
     def contexts(self) -> Iterable[AbstractContextManager[Any]]:
-        self._modes_around = len_torch_dispatch_stack()
+        self._modes_around = len_torch_dispatch_stack()  # asked before our modes are on
         return ()
 
     def raised(self, error: Exception) -> str:

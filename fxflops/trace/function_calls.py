@@ -7,14 +7,13 @@ from typing import Any
 
 import torch
 
-from ..model.pytree import tensors_given
 from ..ops import ESCAPE, QUERY, Formula
 from ..ops._libraries import LibraryFunction
 from ..ops._traits import UNINITIALIZED
 from ..records import BACKWARD, RECOMPUTE
-from ..records.facts import ATTENTIONS, QUERY_KEY_VALUE
 from ..records.tensors import spec_of
 from ..torch_internals import DisableTorchFunction, is_tracing
+from .attention_pairs import may_have_mask
 from .call_runner import CallRunner
 from .compiler import is_importing_compiler, unseen
 from .functions import (
@@ -105,11 +104,7 @@ class FunctionCalls(ThreadPart):
     def _repeat(self, recipe: Recipe, target: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make a call's result, by its recipe or by running the call; record the call and return the result."""
         out, operation, seconds = self._world.repeat_call(recipe, func, args, kwargs, self._runner.run_timed)
-        if (
-            operation is not None
-            and operation.op in ATTENTIONS
-            and len(tensors_given((args, kwargs))) > QUERY_KEY_VALUE
-        ):
+        if operation is not None and may_have_mask(operation.op, (args, kwargs)):
             # The number of pairs that a mask keeps depends on the mask's values. They may differ from the mask's values in the first call.
             operation = self._recording.with_mask_of(operation, func, args, kwargs, out)
         path, open_calls = self._shared.path, self._stack.open

@@ -14,6 +14,7 @@ import torch
 from ..names import Absent
 from ..ops._libraries import LibraryFunction
 from ..ops._registry import is_method
+from ..ops._traits import METADATA
 from ..records import OPERATOR, specs_in
 from ..torch_internals import HigherOrderOperator, OpOverload, OpOverloadPacket
 
@@ -23,6 +24,10 @@ GIVES_MEMORY: Any = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 """The function behind ``x.data = y``, which gives a tensor the memory of another tensor."""
 GIVES_STORAGE = frozenset({torch.Tensor.untyped_storage, torch.Tensor.storage})
 """Functions that return a tensor's storage, so that the caller may resize it: ``x.untyped_storage().resize_(0)``."""
+SAME_ON_META = METADATA | {
+    getattr(torch.Tensor, name).__get__ for name in ("shape", "ndim", "dtype", "layout", "requires_grad", "is_nested")
+}
+"""Functions that return the same for a real tensor and for its meta stand-in."""
 PYTHON_FUNCTIONS = FunctionType, MethodType, functools.partial
 """Types of callables that may be wrapped, since a higher-order operator only calls them. (It may inspect a module.)"""
 Bodies = dict[tuple[Any, ...], FunctionType]

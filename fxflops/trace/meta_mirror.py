@@ -93,7 +93,7 @@ class MetaMirror(ModelTensors):
     ``on_mirrored(tensor, meta)`` is called for each new pair, ``on_stranger(tensor)`` for each tensor of unknown origin.
 
     ``unknown_origin`` turns True when a call takes a tensor that is not in the state, was not returned by an observed call, and is not in the
-    snapshot, such as a tensor in a closure. The run is then repeated with a dispatch mode. ``is_of_meta``: the state itself is on meta.
+    snapshot, such as a tensor in a closure. The run is then repeated with a dispatch mode. ``has_meta_tensors``: tensors of the state itself are on meta.
     ``meta_error`` is the text of the first error in any thread that a run on real tensors would not raise, or "". ``registered`` has
     references to the tensors of known origin, by id, with the forms that :meth:`form` has read so far.
     ``shared_form(shape, stride, dtype, place)`` returns the shared form of all tensors with this metadata.
@@ -116,7 +116,7 @@ class MetaMirror(ModelTensors):
         self.on_stranger: Callable[[torch.Tensor], None] = lambda _: None
         self.snapshot = snapshot
         self._state = {id(tensor): tensor for tensor in state}
-        self.is_of_meta = any(tensor.is_meta for tensor in self._state.values())
+        self.has_meta_tensors = any(tensor.is_meta for tensor in self._state.values())
         self._weight_metas: set[int] = set()  # ids of the meta tensors of trainable parameters
         # For each real tensor, by id: a weak reference to the real tensor, and its meta tensor.
         self._pairs: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}

@@ -33,7 +33,7 @@ from ..meters.live_storages import LiveStorages
 from ..model.pytree import tensors_given
 from ..ops import ESCAPE, QUERY, VIEW, Formula, FormulaRegistry
 from ..ops._rules import CONVOLVED, KEPT, STORED, UNWATCHED
-from ..ops._traits import COPIES, METADATA, UNINITIALIZED
+from ..ops._traits import COPIES, UNINITIALIZED
 from ..ops.formats import FORMATS, strides_on
 from ..ops.shapes import contiguous, rule_for, shape_of
 from ..records import EMPTY_MAPPING, Operation, typed
@@ -55,7 +55,7 @@ from .device_answers import DeviceAnswers
 from .device_kernels import SDPA, SPELLED_BY_OPERATOR, DeviceKernels, enabled_kernels, spellings_of
 from .dtypes import check_dtypes
 from .forms import META, OWN, REAL, Form
-from .functions import writes
+from .functions import SAME_ON_META, writes
 from .lookups import with_row
 from .memo import (
     FIRST_ARGUMENT,
@@ -79,9 +79,6 @@ from .spelling import is_meta_kernel
 from .worlds import OBSERVED_EACH_TIME, RunTimed, World
 
 META_DEVICE = torch.device("meta")
-PROPERTIES = ("shape", "ndim", "dtype", "layout", "requires_grad", "is_nested")
-QUERIES = METADATA | {getattr(torch.Tensor, name).__get__ for name in PROPERTIES}
-"""Functions that return the same for a real tensor and for its meta stand-in."""
 OBSERVED_IN_FULL = frozenset({*UNINITIALIZED, "type"})
 """Operations that ``run_by_shortcut`` must not run, since the observer does more for them than compute the result."""
 READ_TORCH_SETTINGS = {**World.read_torch_settings, **dict.fromkeys(spellings_of(SDPA), enabled_kernels)}
@@ -114,7 +111,7 @@ class MetaWorld(World):
     With ``observe_dispatch``, functions are not skipped, since the operators inside are observed.
     """
 
-    unrecorded = frozenset(QUERIES)
+    unrecorded = frozenset(SAME_ON_META)
     read_torch_settings = READ_TORCH_SETTINGS
     is_meta = True
 
@@ -256,7 +253,7 @@ class MetaWorld(World):
 
     def _may_cast(self) -> bool:
         """Return whether autocast is on. For a model on meta, any open region counts: torch turns it off if the device is absent."""
-        return is_any_autocast_enabled() or (self.mirror.is_of_meta and open_regions() > 0)
+        return is_any_autocast_enabled() or (self.mirror.has_meta_tensors and open_regions() > 0)
 
     def needs_operators(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         tensors, rule = tensors_given((args, kwargs)), rule_for(func)
@@ -359,7 +356,10 @@ class MetaWorld(World):
     def run_by_shortcut(
         self, call: NewCall, run_with_operators_observed: Callable[..., Any]
     ) -> tuple[Any, Operation | None]:
-        """Run a call that costs nothing on meta tensors by its kernel alone, and a call whose tensors all have values as it is."""
+        """If a call costs nothing and its tensors are on meta, run only its kernel. If all its tensors have values, run the call on these.
+
+        Return (NotImplemented, None) for any other call.
+        """
         formula, func, args, kwargs = call.formula, call.func, call.args, call.kwargs
         argument_forms = forms_in(call.key)
         places, dtypes = {form.place for form in argument_forms}, {form.dtype for form in argument_forms}
@@ -382,8 +382,10 @@ class MetaWorld(World):
                 # The second run also checks whether the device has a kernel for operands of several dtypes, and gives the result
                 # the memory format of the device's kernel.
                 is_new = view is None and type(out) is torch.Tensor and not (args and out is args[0])
-                is_alone = len(dtypes) == 1 and is_one_operator(func) and f"aten::{func.__name__}" not in FORMATS
-                if is_new and not is_alone:
+                makes_only_its_result = (
+                    len(dtypes) == 1 and is_one_operator(func) and f"aten::{func.__name__}" not in FORMATS
+                )
+                if is_new and not makes_only_its_result:
                     out = run_with_operators_observed(func, args, kwargs)
             except Exception:  # the call runs again the usual way, where its error is reported
                 return NotImplemented, None
@@ -406,8 +408,8 @@ class MetaWorld(World):
             or self.answer(func, args, kwargs) is not NotImplemented
         ):
             return NotImplemented, None
-        is_alone = func is SET_ITEM or formula.op in COPIES or is_one_operator(func)
-        if not is_alone and self.needs_operators(func, args, kwargs):
+        is_one_kernel = func is SET_ITEM or formula.op in COPIES or is_one_operator(func)
+        if not is_one_kernel and self.needs_operators(func, args, kwargs):
             return NotImplemented, None
         self.called_unseen()
         if is_write:

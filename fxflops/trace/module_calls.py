@@ -326,8 +326,8 @@ class ModuleCalls(ThreadPart):
             return self._call_module(observed, *args, **kwargs)
         key = None
         with self._lock, DisableTorchFunction():
-            is_alone = not (module._modules or are_others_on())
-            memo = self._learning.memo_now(in_handler=False) if is_alone else None
+            may_be_skipped = not (module._modules or are_others_on())
+            memo = self._learning.memo_now(in_handler=False) if may_be_skipped else None
             if memo is not None:
                 settings = self._shared.settings.of(observed)
                 try:

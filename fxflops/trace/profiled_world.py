@@ -13,11 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..model.pytree import tensors_given
 from ..ops import ESCAPE, QUERY, VIEW, Formula
 from ..ops._traits import UNINITIALIZED
 from ..records import Operation
-from ..records.facts import ATTENTIONS, QUERY_KEY_VALUE
 from ..records.tensors import ORDINARY
 from ..torch_internals import (
     COMPILER,
@@ -26,10 +24,11 @@ from ..torch_internals import (
     len_torch_function_stack,
     saved_tensors_hooks,
 )
+from .attention_pairs import may_have_mask
 from .compiler import is_importing_compiler
 from .forwards import is_torch_module
+from .functions import SAME_ON_META
 from .memo import NEW, VIEWS, Memo, MemoryEffect, NewCall, Recipe, is_like
-from .meta_world import QUERIES
 from .model_tensors import Arguments, ModelTensors
 from .worlds import RunTimed, World
 
@@ -72,7 +71,7 @@ class ProfiledWorld(World):
     """
 
     # These functions compute nothing, dispatch no operator, and are cheaper to run than to time.
-    unrecorded = frozenset(QUERIES | {getattr(torch.Tensor, name).__get__ for name in PROPERTIES})
+    unrecorded = frozenset(SAME_ON_META | {getattr(torch.Tensor, name).__get__ for name in PROPERTIES})
     is_block = True
 
     def __init__(self, device: torch.device | None = None) -> None:
@@ -143,5 +142,4 @@ class ProfiledWorld(World):
 
 def _is_observed_each_time(formula: Formula, arguments: Arguments) -> bool:
     """Return whether a call's record depends on more than metadata, or the call leaves memory unwritten."""
-    is_masked = formula.op in ATTENTIONS and len(tensors_given(arguments)) > QUERY_KEY_VALUE
-    return is_masked or formula.op in UNINITIALIZED or formula.reason in (QUERY, ESCAPE)
+    return may_have_mask(formula.op, arguments) or formula.op in UNINITIALIZED or formula.reason in (QUERY, ESCAPE)
