@@ -54,6 +54,7 @@ def closed_form(
         raise InputError(wrong)
     from torch.export import Dim
 
+    from ..model.inputs import as_call
     from ..symbolic.fitting import closed_form as fitted
     from .runs import settings_of, subject
 
@@ -64,7 +65,8 @@ def closed_form(
     }
     with redirect_stdout(sys.stderr):  # stdout is for results, so text that the model prints goes to stderr
         on_meta = asked.card is not None or asked.device in (None, "meta")
-        net, args, kwargs = subject(model, asked, on_meta, counts=on_meta)
+        net, own_args, own_kwargs = subject(model, asked, on_meta, counts=on_meta)
+        args, kwargs = as_call(net, own_args, own_kwargs)
         form = fitted(net, args, kwargs, dynamic_shapes=[dims] * (len(args) + len(kwargs)), **settings_of(asked))
     if asked.card is not None:
         note(f"the closed form was counted for the CPU; peak memory may differ on {asked.card.name}")

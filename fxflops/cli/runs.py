@@ -15,7 +15,7 @@ from torch import nn
 from .. import api
 from .. import what_fits as api_of_fits
 from ..conventions import BASE_CONVENTION
-from ..counting.counts import UNKNOWN_PAIRS
+from ..counting.counts import UNKNOWN_PAIRS, UNKNOWN_PATH
 from ..errors import FxflopsError, InputError, OutOfMemoryError
 from ..model.files import CONFIG, checked_file
 from ..model.inputs import COUNTED_FOR, bind, checked_model, signature_of
@@ -47,9 +47,10 @@ def counted(name: str, asked: Asked) -> Report:
     try:
         report = _counted(name, asked, True)
         # An attention mask on the meta device has no values, so it is unknown which pairs it keeps.
-        if all(missing.why != UNKNOWN_PAIRS for missing in report.missing) or not _may_have_room(name, asked):
+        reasons = [missing.why for missing in report.missing if missing.why in (UNKNOWN_PAIRS, UNKNOWN_PATH)]
+        if not reasons or not _may_have_room(name, asked):
             return report
-        reason = UNKNOWN_PAIRS
+        reason = reasons[0]
     except FxflopsError as error:
         # Try again on real tensors only if the meta device caused the error.
         if not _is_of_meta(error) or not _may_have_room(name, asked):

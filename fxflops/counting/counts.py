@@ -17,7 +17,19 @@ from ..ops import ESCAPE, Formula, FormulaRegistry, apply
 from ..ops._cost import COMPLEX
 from ..ops._masks import causal_pairs, leaves_all
 from ..ops._registry import formula_for
-from ..records import NO_ARGUMENTS, Call, Cost, Count, Counted, FormulaFunction, Operation, Scope, Spec, specs_in
+from ..records import (
+    NO_ARGUMENTS,
+    VALUE_READ,
+    Call,
+    Cost,
+    Count,
+    Counted,
+    FormulaFunction,
+    Operation,
+    Scope,
+    Spec,
+    specs_in,
+)
 from ..records.facts import ATTENTIONS, pairs_in, with_facts
 from ..run.outcome import Run
 from ..torch_internals import OpOverload, OpOverloadPacket
@@ -31,6 +43,7 @@ LEAST = "least"
 UNKNOWN_PAIRS = (
     'the values of the attention mask are unknown: use count(..., attention="exact") or analyze() to read them'
 )
+UNKNOWN_PATH = "the model caught the error of reading a tensor's value; with values, it would take another path: count it on real tensors"
 
 
 def count_calls(
@@ -175,6 +188,8 @@ class _Counts:
             return Count(
                 None, "", "the trace does not show the call's arguments: record the trace with torch 2.1 or later"
             )
+        if isinstance(operation.target, str) and operation.target == VALUE_READ:
+            return Count(None, "", UNKNOWN_PATH)
         if formula is None:
             is_description = isinstance(operation.target, str)  # the observer has only a description of the call
             return Count(

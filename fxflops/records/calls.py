@@ -57,6 +57,8 @@ OUTSIDE = "(outside)"
 """The name of the step for work outside all calls of the model."""
 UNSEEN = "(not observed)"
 """The op recorded for a module whose calls were only timed."""
+VALUE_READ = "read of a value"
+"""The op recorded where the model caught the error of reading a value, on tensors without values: on real tensors, it takes another path."""
 OPERATOR, SCRIPT = "operator", "script"
 """The origins of operators that no torch function calls. OPERATOR: the model's own code calls the operator (``torch.ops.aten.mm``), or
 a program of torch.export or make_fx does. SCRIPT: compiled code (TorchScript or an extension) calls the operator."""

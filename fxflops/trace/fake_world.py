@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ..records import Operation
+from ..records.calls import VALUE_READ
 from ..torch_internals import get_current_dispatch_mode_stack, len_torch_dispatch_stack
 from .fake_results import FakeResults
 from .memo import NEW, MemoryEffect, NewCall, Recipe
@@ -39,7 +40,7 @@ class FakeWorld(ProfiledWorld):
         return ()
 
     def raised(self, error: Exception) -> str:
-        return "read of a value" if type(error).__name__ in READS_VALUES else ""
+        return VALUE_READ if type(error).__name__ in READS_VALUES else ""
 
     def operator_key(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         if len_torch_dispatch_stack() != self._modes_around:

@@ -37,6 +37,7 @@ from ..ops._traits import COPIES, UNINITIALIZED
 from ..ops.formats import FORMATS, strides_on
 from ..ops.shapes import contiguous, rule_for, shape_of
 from ..records import EMPTY_MAPPING, Operation, typed
+from ..records.calls import VALUE_READ
 from ..records.facts import BEYOND_METADATA, EMBEDDING
 from ..records.tensors import ORDINARY, spec_of
 from ..torch_internals import (
@@ -202,7 +203,9 @@ class MetaWorld(World):
         # A model that catches an error of the meta device takes a path that it would not take on real tensors.
         if "meta" in str(error).lower():
             self.mirror.note_error(str(error))
-        return ""
+        # A model with real tensors runs again on these. A model with meta tensors of its own has no others.
+        is_noted = bool(self.mirror.meta_error) and self.mirror.meta_error == str(error)
+        return VALUE_READ if is_noted and self.mirror.has_meta_tensors else ""
 
     def called_unseen(self) -> None:
         # If a meta kernel that torch wrote in Python makes this call, the kernel's operator was dispatched unobserved.

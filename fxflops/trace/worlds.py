@@ -115,8 +115,8 @@ class World:
     def raised(self, error: Exception) -> str:
         """Note an error that a call has raised: the model may catch it.
 
-        If real tensors would not raise it, and the run cannot be repeated on these, return a name for what the model tried to do. Then the
-        call is recorded under this name, without a formula.
+        If real tensors would not raise it, and the run cannot be repeated on these, return :data:`VALUE_READ`. Then the call is recorded as
+        this op, which has no formula.
         """
         return ""
 

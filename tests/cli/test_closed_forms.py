@@ -39,6 +39,14 @@ def test_the_formula_of_a_model(net: str) -> None:
     assert "FLOPs             48 batch seq" in lines  # 6 outputs of 4 multiplies, 3 adds and the bias
 
 
+def test_a_model_with_inputs_of_its_own(tmp_path: Path) -> None:
+    source = "import torch\n\ndef make():\n    return torch.nn.Linear(4, 6), torch.ones(2, 3, 4)\n"
+    (tmp_path / "own.py").write_text(source)
+    found = invoke(f"{tmp_path / 'own.py'}:make", "--dynamic", "batch,seq")
+    assert found.exit_code == 0, found.output
+    assert "FLOPs             48 batch seq" in found.stdout.splitlines()
+
+
 def test_python_and_latex(net: str) -> None:
     space: dict[str, Any] = {}
     exec(invoke(net, "--input", "2,3,4", "--dynamic", "_,seq", "--python").stdout, space)

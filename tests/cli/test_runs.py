@@ -58,6 +58,18 @@ def branch():
     return Branch(8, 4)
 
 
+class Guarded(nn.Linear):
+    def forward(self, x):
+        try:
+            return super().forward(x * x.square().sum().item())
+        except RuntimeError:
+            return x
+
+
+def guarded():
+    return Guarded(8, 4)
+
+
 class Attended(nn.Module):
     def forward(self, q, mask):
         return nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=mask)
@@ -133,6 +145,7 @@ def test_a_step_of_an_optimizer_is_counted() -> None:
     [
         ("Read", 2 * 8 * 3, "built with real weights and counted on the meta device"),  # its constructor needs a value
         ("branch", 2 * 8 * 4, "counted on real tensors"),  # its forward needs one
+        ("guarded", 2 * 8 * 4, "counted on real tensors"),  # its forward has another path without one
     ],
 )
 def test_where_values_are_needed_there_are_some(name: str, macs: int, how: str) -> None:

@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import fxflops
+from fxflops.counting.counts import UNKNOWN_PATH
 
 X = torch.ones(3, 4)
 
@@ -66,6 +67,15 @@ def test_a_model_that_catches_the_error_of_the_meta_device_is_counted_on_the_pat
     report = fxflops.count(Guarded(call), torch.ones(2000, 1000))
     assert report.calls[-1].op in ("add", "mul")
     assert "exp" not in {each.op for each in report.calls}
+
+
+def test_a_model_on_meta_that_catches_the_error_of_reading_a_value_is_not_complete() -> None:
+    model, x = Guarded(lambda x: torch.mul(x, float(x.sum().item()))), torch.ones(2, 3)
+    assert fxflops.count(model, x).complete
+    report = fxflops.count(model, x.to("meta"))
+    assert [missing.why for missing in report.missing] == [UNKNOWN_PATH]
+    with pytest.raises(fxflops.MissingFormulaError, match="would take another path"):
+        fxflops.count(model, x.to("meta"), strict=True)
 
 
 def test_the_operand_of_a_call_with_out_keeps_its_values() -> None:
