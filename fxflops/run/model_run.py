@@ -181,7 +181,7 @@ def run_with_observer(subject: Subject, observer: Observer) -> Observer:
         out = _forward_and_backward(subject, observer)  # stays alive until the step is over, as in a training loop
     world.tensors.note_unknown_origin(out)
     storages.memory_log.move_met_to_beginning()
-    # A block of the user (Block.finished) may add to gradients from before it. Here there are none, so only DDP's buckets are moved.
+    # Move DDP's buckets. In a user's block, autograd may also add to older gradients, so Block.finished always does this.
     if subject.request.backward and any(
         type(module) is nn.parallel.DistributedDataParallel for module in subject.inventory.modules
     ):
