@@ -34,7 +34,9 @@ INFLATED = 2.0
 """If observing a block takes more than this many times the block's own time, and more than a second, the summary says so."""
 WORKING = 0.9
 """If an accelerator's own work takes less than this share of the latency, the accelerator waits for the host."""
-TOO_LONG = 'times may be too long or too short, since observing took much longer; detail="steps" times the loop at full speed'
+TOO_LONG = (
+    'times may be too long or too short, since observing took much longer; detail="steps" times the loop at full speed'
+)
 TIMED_ONLY = 'only times were measured; detail="operations" also counts'
 UNSTEADY = "unsteady, as on a busy machine: measure again"
 
