@@ -44,6 +44,11 @@ UNKNOWN_PAIRS = (
     'the values of the attention mask are unknown: use count(..., attention="exact") or analyze() to read them'
 )
 UNKNOWN_PATH = "the model caught the error of reading a tensor's value; with values, it would take another path: count it on real tensors"
+WHY_UNKNOWN = {
+    NO_ARGUMENTS: "the trace does not show the call's arguments: record the trace with torch 2.1 or later",
+    VALUE_READ: UNKNOWN_PATH,
+}
+"""Why a call is not counted, by the words that are recorded as its target."""
 
 
 def count_calls(
@@ -184,12 +189,8 @@ class _Counts:
             tool_formula = self.convention.registered(operation)
             if tool_formula is not None:
                 return self._registered(tool_formula, operation, formula, path)
-        if isinstance(operation.target, str) and operation.target == NO_ARGUMENTS:
-            return Count(
-                None, "", "the trace does not show the call's arguments: record the trace with torch 2.1 or later"
-            )
-        if isinstance(operation.target, str) and operation.target == VALUE_READ:
-            return Count(None, "", UNKNOWN_PATH)
+        if isinstance(operation.target, str) and operation.target in WHY_UNKNOWN:
+            return Count(None, "", WHY_UNKNOWN[operation.target])
         if formula is None:
             is_description = isinstance(operation.target, str)  # the observer has only a description of the call
             return Count(

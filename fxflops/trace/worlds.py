@@ -50,10 +50,10 @@ class World:
 
     ``tensors`` are the model's tensors, or stand-ins for them. ``memo`` has the recipes of earlier calls; None for a world without a
     memo. ``setting_readers`` caches the settings of modules, by the names of the modules' attributes. ``unrecorded`` are functions that
-    the observer runs without recording. ``answers`` has the fixed results of tensor properties. ``read_torch_settings`` has, by function, how
-    to read the torch settings that change the function's record. ``observe_dispatch``: the observer's
-    dispatch mode is on, and also sees operators that C++ or TorchScript calls without a torch function. ``is_block``: the observed code
-    is a user's block, in which models may be counted.
+    the observer runs without recording. ``answers`` has the fixed results of tensor properties. ``read_torch_settings`` has, by
+    function, how to read the torch settings that change the function's record. ``observe_dispatch``: the observer's dispatch mode is on, and
+    also sees operators that C++ or TorchScript calls without a torch function. ``is_block``: the observed code is a user's block, in which
+    models may be counted.
 
     ``is_meta``: calls get meta tensors, so that no kernel computes. Then the observer also skips the forward of a leaf module if there is a
     recipe for the call. And it leaves it to the mirror to find unnamed tensors that existed before the run, such as a weight in a closure.
@@ -153,8 +153,8 @@ class World:
 
     def torch_settings(self, func: Any) -> tuple[Any, ...]:
         """Return the torch settings that change the record of ``func``, as part of the call's key."""
-        read = self.read_torch_settings.get(func)
-        return () if read is None else read()
+        read_settings = self.read_torch_settings.get(func)
+        return () if read_settings is None else read_settings()
 
     def operator_key(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         """Return the key and the tensors of an operator call that a dispatch mode sees.
