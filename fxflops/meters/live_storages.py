@@ -196,7 +196,7 @@ class LiveStorages:
         number = log.add(spec, nbytes)
         if self._placeholders is not None and storage.device.type == "meta":
             self._placeholders.add(number)
-        self._watch(storage, nbytes, number)
+        self._refs[id(storage)] = _StorageRef.to(storage, nbytes, number, self._on_freed)
 
     def _add_random_state(self, hook: Any) -> None:
         """Track the random state that checkpoint saves for the function that checkpoint is running."""
@@ -470,14 +470,13 @@ class LiveStorages:
         try:
             for value in values:
                 kind = type(value)
-                if kind in ORDINARY and value.layout is torch.strided:
+                if kind in ORDINARY:
                     storage = value.untyped_storage()
-                    ref = refs.get(id(storage))
-                    if (ref is None or ref() is not storage) and storage._cdata not in held:
+                    if id(storage) not in refs and storage._cdata not in held:  # _refs has only storages that are alive
                         return False
                 elif kind not in NUMBERS:
                     return False
-        except NotImplementedError:  # tensors inside vmap have no storage
+        except NotImplementedError:  # sparse tensors and tensors inside vmap have no storage
             return False
         return True
 

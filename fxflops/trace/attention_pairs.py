@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from ..model.pytree import tensors_given
 from ..ops import BASE, Formula
 from ..ops._masks import MASKS, STARTS, causal_pairs, corner_of, given_to, sizes_of, triangle
 from ..records import Call, Operation, Spec, specs_in
@@ -22,9 +21,9 @@ ATTENTION_BACKWARD = "attention_backward"
 PRODUCT, SOFTMAX, SUM = "matmul", "softmax_backward", "sum"
 
 
-def may_have_mask(op: str, arguments: Any) -> bool:
-    """Return whether a call is attention with more tensors than query, key and value."""
-    return op in ATTENTIONS and len(tensors_given(arguments)) > 3
+def may_have_mask(operation: Operation) -> bool:
+    """Return whether an operation is attention with more tensors than query, key and value."""
+    return operation.op in ATTENTIONS and len([*specs_in((operation.args, operation.kwargs))]) > 3
 
 
 class Masks:

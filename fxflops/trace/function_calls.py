@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from types import FunctionType, MethodWrapperType
 from typing import Any
 
@@ -13,7 +14,6 @@ from ..ops._traits import UNINITIALIZED
 from ..records import BACKWARD, RECOMPUTE
 from ..records.tensors import spec_of
 from ..torch_internals import DisableTorchFunction, is_tracing
-from .attention_pairs import may_have_mask
 from .call_runner import CallRunner
 from .compiler import is_importing_compiler, unseen
 from .functions import (
@@ -62,7 +62,8 @@ class FunctionCalls(ThreadPart):
     def function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one function call that reached the function mode, and record the call."""
         world = self._world
-        self._shared.follow_imports()
+        if len(sys.modules) != self._shared.imported:
+            self._shared.follow_imports()
         if func in world.unrecorded:
             return func(*args, **kwargs)
         if self._state.in_library_backward:  # a library function's backward may first rerun a checkpointed forward
@@ -72,7 +73,7 @@ class FunctionCalls(ThreadPart):
                 return self.function(func, args, kwargs)
         if func in world.answers and not self._owners.records_owners and not transformed():
             return world.answers[func]  # in all other cases _observe_call decides what to answer
-        if not world.is_meta and not self._stack.inside_leaf():
+        if not world.is_meta and not self._stack.leaf_depth:
             self._recording.enter_earlier_tensors(args, kwargs)
         memo = None if type(func) is LibraryFunction else self._learning.memo_now(in_handler=True)
         if memo is None:
@@ -104,7 +105,7 @@ class FunctionCalls(ThreadPart):
     def _repeat(self, recipe: Recipe, target: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make a call's result, by its recipe or by running the call; record the call and return the result."""
         out, operation, seconds = self._world.repeat_call(recipe, func, args, kwargs, self._runner.run_timed)
-        if operation is not None and may_have_mask(operation.op, (args, kwargs)):
+        if recipe.may_have_mask and operation is not None:
             # The number of pairs that a mask keeps depends on the mask's values. They may differ from the mask's values in the first call.
             operation = self._recording.with_mask_of(operation, func, args, kwargs, out)
         path, open_calls = self._shared.path, self._stack.open

@@ -259,7 +259,7 @@ def _reader_of(names: tuple[str | None, ...]) -> tuple[list[str], Reader, dict[A
 
 
 def metadata_of_real(tensors: Iterable[torch.Tensor | None]) -> tuple[Any, ...]:
-    """Return the shape, the dtype and the contiguity of each tensor. For real tensors, :class:`Settings` uses this as ``forms``."""
+    """Return the class, the shape, the dtype and the contiguity of each tensor. For real tensors, :class:`Settings` uses this as ``forms``."""
     return tuple(map(_form, tensors))
 
 
@@ -268,7 +268,7 @@ def _form(tensor: torch.Tensor | None) -> Any:
         return "absent"
     if tensor.layout is not torch.strided or tensor.is_nested:
         return None
-    return tensor.shape, tensor.dtype, tensor.is_contiguous()
+    return type(tensor), tensor.shape, tensor.dtype, tensor.is_contiguous()
 
 
 def settings_of(

@@ -31,6 +31,7 @@ from ..meters.memory_log import MemoryMark
 from ..ops import Formula
 from ..records import EMPTY_MAPPING, Operation, Spec, typed
 from ..records.tensors import ORDINARY, spec_of
+from .attention_pairs import may_have_mask
 from .forms import OWN, REAL, Form
 
 NEW, FIRST_ARGUMENT, VIEWS, NOTHING = "new tensors", "the first argument", "views", "nothing"
@@ -75,6 +76,8 @@ class Recipe:
     __slots__ = (
         "forms",
         "is_part",
+        "leaves_only_its_result",
+        "may_have_mask",
         "names_device",
         "needs_stand_ins",
         "operation",
@@ -98,6 +101,9 @@ class Recipe:
         self.operation = operation
         self.returns = returns
         self.transients = transients
+        # Whether a call leaves no memory behind but its result, so that its operators need not be observed.
+        self.leaves_only_its_result = transients is not None
+        self.may_have_mask = may_have_mask(operation)
         self.forms = forms
         self.sequence = sequence
         self.is_part = is_part
@@ -105,11 +111,6 @@ class Recipe:
         # Running the call makes a view, and a view of a real argument would be a real tensor. New tensors are made without the arguments.
         self.needs_stand_ins = (REAL in places and len(places) > 1) or (returns is VIEWS and OWN in places)
         self.names_device = names_device
-
-    @property
-    def leaves_only_its_result(self) -> bool:
-        """Whether a call leaves no memory behind but its result, so that its operators need not be observed."""
-        return self.transients is not None
 
 
 Memo = dict[Any, Recipe]

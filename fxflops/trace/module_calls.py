@@ -31,7 +31,7 @@ from .forwards import (
 from .hooks import Hooks
 from .learning import Learning
 from .leaves import Leaves, ModuleSettings, has_tensor_attributes
-from .memo import RECORD_ONLY, LeafLookup, NewCall, Recipe, Unknown, call_key, is_like
+from .memo import RECORD_ONLY, LeafLookup, Memo, NewCall, Recipe, Unknown, call_key, is_like
 from .modes import are_others_on, transformed
 from .observer_state import SharedState, ThreadPart, ThreadState
 from .processes import has_shards, runs_in_parts
@@ -136,42 +136,52 @@ class ModuleCalls(ThreadPart):
     def _begin_module(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """Begin a module call."""
         stack, observed = self._stack, self._shared.observed_modules[id(module)]
-        self._shared.follow_imports()
+        if len(sys.modules) != self._shared.imported:
+            self._shared.follow_imports()
         if not stack.open:
             self._steps.begin(args, kwargs)
         open_call = stack.enter(module, observed.path)
         # The module's forward may have been replaced since the run began.
-        is_leaf = self.formula_of(observed) is not None and "forward" not in module.__dict__
-        if (
-            is_leaf
-            and not (stack.inside_leaf() or transformed() or are_others_on())
-            and not (has_tensor_attributes(module) or has_shards(module) or runs_in_parts(args, kwargs))
-            # A graph node can replay only the settings that the module had when the run began.
-            and (observed.initial is None or observed.initial == self._settings_but_mode(observed))
-        ):
+        if self.formula_of(observed) is not None and "forward" not in module.__dict__ and not stack.leaf_depth:
             self._begin_leaf(observed, open_call, args, kwargs)
-            stack.leaf_depth = len(stack.open)
-        for op in hidden_kernels(module):
+        # A call that runs unobserved is like an earlier call, which has been searched.
+        for op in () if open_call.guards else hidden_kernels(module):
             self._recording.record_unobservable(op, module, (args, kwargs))
         open_call.start = self._stopwatch.now()
 
     def _begin_leaf(self, observed: ObservedModule, open_call: OpenCall, args: Any, kwargs: Any) -> None:
-        """Prepare for the call of a leaf module that has hooks."""
-        world, module = self._world, observed.module
-        if not world.is_meta:  # and the weights, which may have been swapped for this call
+        """Prepare for the call of a module that has a formula and hooks, if the call is to be recorded as a whole."""
+        module = observed.module
+        looks_up = (
+            not self._world.is_meta and not module._modules
+        )  # on meta, _call_leaf looks up the calls that may be skipped
+        memo = self._learning.memo_now(in_handler=False) if looks_up else None
+        lookup = None if memo is None else self._look_up(memo, observed, args, kwargs)
+        # A call with a recipe is like an earlier call that was recorded as a whole.
+        recipe = None if lookup is None else lookup.recipe
+        if recipe is None and not self._is_recorded_whole(observed, args, kwargs):
+            return
+        self._stack.leaf_depth = len(self._stack.open)
+        if not self._world.is_meta:  # and the weights, which may have been swapped for this call
             self._recording.enter_earlier_tensors(
                 (*args, *module._parameters.values(), *module._buffers.values()), kwargs
             )
-        # On meta, _call_leaf looks up the calls that may be skipped.
-        looks_up = not world.is_meta and not module._modules
-        memo = self._learning.memo_now(in_handler=False) if looks_up else None
-        if memo is None:
+        if recipe is not None:
+            open_call.lookup = lookup
+            if recipe.leaves_only_its_result:
+                open_call.turn_off(DisableTorchFunction(), DisableTorchDispatch())
+        elif lookup is not None:
+            open_call.lookup = lookup._replace(before=self._learning.begin())
+        elif memo is None:
             self._state.call_operators.clear()
             self._recording.check_reads(self.formula_of(observed), module, args, kwargs)
             if not self._state.plain_functions.current:
                 with DisableTorchFunction():
                     open_call.node_args = self._recording.node_arguments(args, kwargs)
-            return
+
+    def _look_up(self, memo: Memo, observed: ObservedModule, args: Any, kwargs: Any) -> LeafLookup | None:
+        """Look up a leaf's call in the memo; return None if the call has no key."""
+        module, world = observed.module, self._world
         try:
             with DisableTorchFunction():
                 settings = self._shared.settings.of(observed)
@@ -183,12 +193,19 @@ class ModuleCalls(ThreadPart):
                     kwargs,
                     world.tensors.form,
                 )
-                recipe = memo.get(key)
+                return LeafLookup(memo.get(key), key, settings.params, None)
         except (Unknown, TypeError):
-            return
-        open_call.lookup = LeafLookup(recipe, key, settings.params, self._learning.begin() if recipe is None else None)
-        if recipe is not None and recipe.leaves_only_its_result:
-            open_call.turn_off(DisableTorchFunction(), DisableTorchDispatch())
+            return None
+
+    def _is_recorded_whole(self, observed: ObservedModule, args: Any, kwargs: Any) -> bool:
+        """Return whether a call of a module that has a formula is recorded as one call, not operator by operator."""
+        module = observed.module
+        is_changed = transformed() or are_others_on() or has_tensor_attributes(module)
+        return (
+            not (is_changed or has_shards(module) or runs_in_parts(args, kwargs))
+            # A graph node can replay only the settings that the module had when the run began.
+            and (observed.initial is None or observed.initial == self._settings_but_mode(observed))
+        )
 
     def _settings_but_mode(self, observed: ObservedModule) -> dict[str, Any]:
         """Return a module's settings without ``training``, which another thread may change to count the module."""
@@ -234,7 +251,10 @@ class ModuleCalls(ThreadPart):
             _, _, seconds = self._pop(module)
             self._world.track_repeated(recipe, out)
             self._recording.add_repeated(recipe.operation, open_call.path, seconds, "", out, args)
-            self._add_scope(open_call.path, recipe.operation, params, False, None)
+            if self._calls[-1].phase == FORWARD:
+                self._shared.scopes.append(
+                    tuple.__new__(Scope, (open_call.path, recipe.operation, params, False, None))
+                )
             return True
 
     def _leave_leaf(

@@ -84,7 +84,9 @@ class SharedState:
             change_listener.before_write if change_listener.saves_writes else None, storages.was_made_by_call
         )
         self.library_hooks: list[RemovableHandle] = []
-        self._imported = 0
+        self.imported = (
+            0  # the number of modules that the process has imported; when it changes, follow_imports() must be called
+        )
 
     def note_failure(self, name: str, path: str, arguments: tuple[Any, Any]) -> None:
         """Note the first call that raises; ignore later ones, since the first is usually the cause of the error."""
@@ -92,9 +94,8 @@ class SharedState:
 
     def follow_imports(self) -> None:
         """Start to observe functions of libraries that the model's code has imported since the last call."""
-        if len(sys.modules) != self._imported:
-            self._imported = len(sys.modules)
-            replace_in_modules(self.registry.library_functions)
+        self.imported = len(sys.modules)
+        replace_in_modules(self.registry.library_functions)
 
 
 class ThreadState:

@@ -29,7 +29,7 @@ from .compiler import is_importing_compiler
 from .forwards import is_torch_module
 from .functions import SAME_ON_META
 from .memo import NEW, VIEWS, Memo, MemoryEffect, NewCall, Recipe, is_like
-from .model_tensors import Arguments, ModelTensors
+from .model_tensors import ModelTensors
 from .worlds import RunTimed, World
 
 PROPERTIES = (
@@ -99,11 +99,13 @@ class ProfiledWorld(World):
         return False
 
     def torch_settings(self, func: Any) -> tuple[Any, ...]:
-        return torch.is_grad_enabled(), *super().torch_settings(func)
+        read_settings = self.read_torch_settings.get(func)  # not super(): this runs for each call
+        gradients = torch.is_grad_enabled()
+        return (gradients,) if read_settings is None else (gradients, *read_settings())
 
     def learn(self, call: NewCall, operation: Operation, out: Any, memory_effect: MemoryEffect) -> None:
         formula, arguments = call.formula, (call.args, call.kwargs)
-        if _is_observed_each_time(formula, arguments):
+        if _is_observed_each_time(formula, operation):
             return
         # Code from outside torch may check which modes are on, or turn modes on.
         is_from_torch = formula.is_ours and (
@@ -140,6 +142,6 @@ class ProfiledWorld(World):
                 storages.add_all(out)
 
 
-def _is_observed_each_time(formula: Formula, arguments: Arguments) -> bool:
+def _is_observed_each_time(formula: Formula, operation: Operation) -> bool:
     """Return whether a call's record depends on more than metadata, or the call leaves memory unwritten."""
-    return may_have_mask(formula.op, arguments) or formula.op in UNINITIALIZED or formula.reason in (QUERY, ESCAPE)
+    return may_have_mask(operation) or formula.op in UNINITIALIZED or formula.reason in (QUERY, ESCAPE)
