@@ -69,11 +69,17 @@ class Link:
 class References:
     """The links from a model's modules and inputs to the tensors that a run may replace.
 
-    ``tensors`` are all tensors at the beginning of the run. Parameters, tensor inputs, and the buffers of torch's own layers and of
-    batch norms are never treated as replaced.
+    ``tensors`` are all tensors at the beginning of the run, and ``not_parameters`` those that are not parameters. Tensor inputs, and the buffers
+    of torch's own layers and of batch norms, are never treated as replaced either.
     """
 
-    def __init__(self, modules: Iterable[nn.Module], inputs: Iterable[Any], tensors: Iterable[torch.Tensor]) -> None:
+    def __init__(
+        self,
+        modules: Iterable[nn.Module],
+        inputs: Iterable[Any],
+        tensors: Iterable[torch.Tensor],
+        not_parameters: Iterable[torch.Tensor],
+    ) -> None:
         # From a target's id to its links. Each link has the id of its owner, because a reference to the owner would raise its reference count.
         self._links: defaultdict[int, list[tuple[Link, int]]] = defaultdict(list)
         self._groups: list[tuple[list[torch.Tensor], list[tuple[int, int]]]] = []
@@ -84,18 +90,18 @@ class References:
         self._are_intact: list[bool] = []
         self._depending: list[list[int]] = []
         self._left_groups: set[int] = set()  # numbers of the groups whose tensors no link references any more
-        modules, inputs, tensors = [*modules], [*inputs], [*tensors]
+        modules, inputs = [*modules], [*inputs]
         staying_ids = {*map(id, inputs)}
         buffers: list[tuple[dict[str, Any], str, Any]] = []
         stays = cache(_writes_in_place)
         for module in modules:
-            for name, buffer in module._buffers.items() if module._buffers else ():
+            if own := module._buffers:
                 cls: Any = type(module)
                 if stays(cls):
-                    staying_ids.add(id(buffer))
+                    staying_ids.update(map(id, own.values()))
                 else:
-                    buffers.append((module._buffers, name, buffer))
-        replaceable = {id(t): t for t in tensors if type(t) is torch.Tensor and id(t) not in staying_ids}
+                    buffers += [(own, name, buffer) for name, buffer in own.items()]
+        replaceable = {id(t): t for t in not_parameters if id(t) not in staying_ids and type(t) is torch.Tensor}
         if not replaceable:
             return
         for place in buffers:
@@ -111,9 +117,9 @@ class References:
         with DisableTorchFunction():
             self._group([t for t in tensors if type(t) in ORDINARY and is_dense(t)], replaceable)
 
-    def has_any(self) -> bool:
-        """Return whether the run may replace any tensors."""
-        return bool(self._groups)
+    def replaceable(self) -> list[torch.Tensor]:
+        """Return the tensors that the run may replace."""
+        return [tensor for tensors, _ in self._groups for tensor in tensors]
 
     def begin(self) -> None:
         """Count the references to the targets of all links, right before the run."""

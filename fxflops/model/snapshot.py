@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import sys
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import lru_cache, partial
 from itertools import chain, compress, filterfalse, islice
 from types import BuiltinFunctionType, FunctionType, MethodType
@@ -49,6 +49,7 @@ ATOMS = frozenset({
     BuiltinFunctionType,
 })  # fmt: skip
 BUILTINS = frozenset({tuple, list, dict, set})
+FUNCTIONS = frozenset({FunctionType, CachedFunction})
 CONTAINERS = frozenset({dict, OrderedDict, list, set})
 KEPT = (dict, list, set, deque, bytearray)
 DEPTH = 4
@@ -147,7 +148,9 @@ class Snapshot:
             elif _is_array(further) and further.nbytes <= LARGEST_ARRAY:
                 self._arrays.append((further, further.copy()))
             self._places += [(place, further, value_at(place, further)) for place in places_in(further)]
-        functions = [value for value in attribute_values if type(value) in (FunctionType, CachedFunction)]
+        functions: list[Any] = []
+        if not FUNCTIONS.isdisjoint(map(type, attribute_values)):  # nearly no model has functions in attributes
+            functions = [value for value in attribute_values if type(value) in FUNCTIONS]
         functions += [hook for registered in hooks for hook in _user_hooks(registered).values()] if any(hooks) else []
         self._outside = Outside({*self._classes}, functions)
         self._outside.tensors += [each for each in reachable if issubclass(type(each), torch.Tensor)]
@@ -207,9 +210,9 @@ class Snapshot:
             is_dense(part) and part.untyped_storage()._cdata in self._outside_storages for part in stored(tensor)
         )
 
-    def remember_layouts(self) -> None:
-        """Save the storage, shape and strides of all tensors now. Without this call, they are saved before the first write."""
-        self._tensors.remember_layouts()
+    def remember_layouts(self, tensors: Collection[torch.Tensor]) -> None:
+        """Save the storage, shape and strides of these tensors now. Without this call, they are saved before the first write to any tensor."""
+        self._tensors.remember_layouts(tensors)
 
     def meet_leaf(self, tensor: torch.Tensor) -> None:
         """Save and clear the gradient of a leaf tensor that the run uses but that does not belong to the model."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import compress
 from operator import attrgetter, is_, ne
@@ -33,7 +33,8 @@ def aliases_of(cdata: int) -> int:
 class TensorState:
     """The state of tensors when this object is created. :meth:`rewind` restores this state, any number of times.
 
-    The first :meth:`before_write` or :meth:`keep` saves the storage, shape and strides of all tensors. Bytes are copied only for tensors
+    The first :meth:`before_write` or :meth:`keep` saves the storage, shape and strides of all tensors, and :meth:`remember_layouts` those of
+    some tensors earlier. Bytes are copied only for tensors
     that a call may change (:meth:`before_write`) and for tensors passed to :meth:`keep`.
 
     Version counters are restored, too, because a backward pass that the user has not run yet may have saved these tensors.
@@ -51,6 +52,7 @@ class TensorState:
         self._versioned, self._versions = _versions([*tensors, *filter(lambda each: each is not None, self._gradients)])
         # For each tensor's id: the tensor, its class, and an alias that keeps the tensor's storage, shape and strides.
         self._layouts: dict[int, tuple[torch.Tensor, torch.Tensor, type]] = {}
+        self._remembers_all = False  # whether _layouts has all tensors
         self._aliases = Counter[int]()
         _STATES.add(self)
         self._ids_at: dict[int, list[int]] = {}  # from the address of a storage to the ids of its tensors
@@ -105,7 +107,7 @@ class TensorState:
 
     def rewind(self) -> None:
         """Restore the tensors' state."""
-        if self._layouts:
+        if self._layouts or self._sparse:
             with _unobserved():
                 for tensor, alias in self._sparse:
                     if _addresses(tensor) != _addresses(alias) or tensor.size() != alias.size():
@@ -141,18 +143,23 @@ class TensorState:
             is_written = [*map(ne, now, self._versions)]
             set_versions([*compress(self._versioned, is_written)], [*compress(self._versions, is_written)])
 
-    def remember_layouts(self) -> None:
-        """Save the storage, shape and strides of all tensors now."""
-        with _unobserved():
-            self._remember_layouts()
+    def remember_layouts(self, tensors: Collection[torch.Tensor]) -> None:
+        """Save the storage, shape and strides of these tensors now, which belong to this state."""
+        if tensors:
+            with _unobserved():
+                self._remember(tensors)
 
     def _remember_layouts(self) -> None:
         """Save the storage, shape and strides of all tensors and their gradients, unless this was already done."""
-        if self._layouts:
+        if self._remembers_all:
             return
+        self._remembers_all = True
         every = [*self._tensors, *(gradient for gradient in self._gradients if gradient is not None)]
         self._sparse = [(tensor, tensor.detach()) for tensor in every if tensor.layout in SPARSE]
-        for tensor in _whole(every):
+        self._remember(every)
+
+    def _remember(self, tensors: Iterable[torch.Tensor]) -> None:
+        for tensor in _whole(tensors):
             if is_dense(tensor) and id(tensor) not in self._layouts:
                 self._enter(tensor)
 

@@ -506,13 +506,13 @@ def meta_run(
 def _forward_and_backward(subject: Subject, observer: Observer) -> Any:
     """Observe a run of the model, and its backward pass if requested; return the output."""
     args, kwargs = subject.rewound_inputs()
-    tensors_before = [*subject.state, *subject.snapshot.other_tensors()]
-    replaceable = References(subject.inventory.modules, (*args, *kwargs.values()), tensors_before)
-    observer.instruments.storages.follow_replaced(replaceable)
-    if replaceable.has_any():
-        # Remember the layouts before the references to tensors are counted, because remembering adds references.
-        subject.snapshot.remember_layouts()
-    replaceable.begin()
+    not_parameters = subject.snapshot.other_tensors()
+    tensors = *subject.state, *not_parameters
+    references = References(subject.inventory.modules, (*args, *kwargs.values()), tensors, not_parameters)
+    observer.instruments.storages.follow_replaced(references)
+    # Remember these layouts before the references to the tensors are counted, because remembering adds references.
+    subject.snapshot.remember_layouts(references.replaceable())
+    references.begin()
     try:
         with uncompiled(), unoptimized(False), observer:
             with subject.autocast_region():

@@ -23,8 +23,8 @@ from ..torch_internals import (
     is_fake,
     saved_tensor_of,
 )
+from .single_kernels import SingleKernel
 from .source import error_for
-from .whole_kernels import Whole
 
 
 class Owners:
@@ -140,8 +140,8 @@ class AutogradOwners(Owners):
 
 
 def _is_of_function(node: Any) -> bool:
-    """Return whether a node belongs to an ``autograd.Function``. Subclasses of Whole are excluded: each of them is one call."""
-    return isinstance(node, BackwardCFunction) and not issubclass(function_of(node), Whole)
+    """Return whether a node belongs to an ``autograd.Function``. Subclasses of SingleKernel are excluded: each of them is one call."""
+    return isinstance(node, BackwardCFunction) and not issubclass(function_of(node), SingleKernel)
 
 
 def requires_gradient(out: Any) -> bool:

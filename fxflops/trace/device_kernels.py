@@ -33,7 +33,7 @@ from ..torch_internals import (
 from .cuda_kernels import ON_GPU, is_packed, takes_plain_products, with_batch_sizes
 from .memo import Unknown, call_key
 from .modes import transformed
-from .whole_kernels import WHOLE, WHOLE_ON_GPUS
+from .single_kernels import SINGLE_KERNELS, SINGLE_KERNELS_ON_GPUS
 
 RECURRENT = [getattr(torch, name) for name in "lstm gru rnn_tanh rnn_relu".split()]
 SDPA = F.scaled_dot_product_attention
@@ -108,16 +108,16 @@ class DeviceKernels:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._whole = {**WHOLE, **WHOLE_ON_GPUS} if device.type == "cuda" else WHOLE
+        self._single_kernels = {**SINGLE_KERNELS, **SINGLE_KERNELS_ON_GPUS} if device.type == "cuda" else SINGLE_KERNELS
         self._decompositions: dict[Any, Decomposition | None] = {}
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the result of a composite call on meta tensors; NotImplemented for any other call."""
         is_operator, func = func in SPELLED_BY_OPERATOR, SPELLED_BY_OPERATOR.get(func, func)
-        whole_kernel = self._whole.get(func)
+        single_kernel = self._single_kernels.get(func)
         # With gradients off, the results of functions come from shape rules instead. Operators have no rules here: meta decomposes them first.
-        if whole_kernel is not None and (torch.is_grad_enabled() or is_operator) and not transformed():
-            return whole_kernel(*args, **kwargs)
+        if single_kernel is not None and (torch.is_grad_enabled() or is_operator) and not transformed():
+            return single_kernel(*args, **kwargs)
         if func not in DEVICE_DEPENDENT:
             return NotImplemented
         if func in DIFFERENT_ON_GPUS and self.device.type == "cpu":

@@ -35,8 +35,8 @@ class FakeWorld(ProfiledWorld):
         super().__init__(device)
         self._results = results
 
-    def contexts(self) -> Iterable[AbstractContextManager[Any]]:
-        self._modes_around = len_torch_dispatch_stack()  # asked before our modes are on
+    def begin_thread(self) -> Iterable[AbstractContextManager[Any]]:
+        self._modes_around = len_torch_dispatch_stack()
         return ()
 
     def raised(self, error: Exception) -> str:

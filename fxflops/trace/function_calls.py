@@ -275,7 +275,7 @@ class FunctionCalls(ThreadPart):
         if formula is None and isinstance(func, FunctionType) and func not in self._state.bodies_under_way:
             return self._observe_body(func, args, kwargs)
         with self._state.dispatching(func), dispatch_mode_on(self._state.aten):
-            out = self._world.composite(func, args, kwargs)
+            out = self._world.dispatch_as_device(func, args, kwargs)
             return self._stopwatch.run(func, args, kwargs) if out is NotImplemented else out
 
     def _observe_body(self, func: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

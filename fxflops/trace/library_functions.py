@@ -26,7 +26,7 @@ from ..records.tensors import spec_of
 from ..torch_internals import DisableTorchFunction, is_fake
 from .autograd_owners import accumulates_gradient, grad_node_of
 from .per_thread import PerThread
-from .whole_kernels import Whole
+from .single_kernels import SingleKernel
 
 Handler = Callable[[LibraryFunction, tuple[Any, ...], dict[str, Any]], Any]
 _HANDLERS = PerThread[Handler]()
@@ -138,7 +138,7 @@ def nodes_between(out: Any, arguments: Any) -> list[Any]:
     return nodes
 
 
-class WithoutValues(Whole):
+class WithoutValues(SingleKernel):
     """A library's kernel on tensors without values. It allocates the results, and gradients shaped like the arguments."""
 
     @staticmethod

@@ -266,6 +266,17 @@ class MetaMirror(ModelTensors):
         """
         if not self._survey((args, kwargs)):
             return args, kwargs
+        self._apply_to_real(func, args, kwargs)
+        if self.keeps_lengths and getattr(func, "__name__", "").partition(".")[0] in PACKING:
+            kept = [t for t in tensors_given((args, kwargs)) if t.dtype is torch.int64 and not t.is_meta]
+            return self._replaced(args, kept), self._replaced(kwargs, kept)
+        return self._replaced(args), self._replaced(kwargs)
+
+    def _apply_to_real(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Apply to the real tensors what a call on meta changes: ``requires_grad``, and the shapes of the state's tensors.
+
+        The values that the call changes stay as they are in the real tensors, so mark these values as old.
+        """
         if func in FREEZING and id(args[0]) in self._state and not args[0].is_meta:
             with DisableTorchFunction():
                 func(*args, **kwargs)  # for the real tensor, too: models and new meta tensors read its requires_grad
@@ -276,14 +287,10 @@ class MetaMirror(ModelTensors):
         if args and "out" not in kwargs and writes(func, kwargs):
             self._invalidate(args[0])
             if func in RESHAPING and id(args[0]) in self._state and not args[0].is_meta:
-                self.snapshot.remember_layouts()  # before this call changes one of them
+                self.snapshot.remember_layouts(args[:1])  # before this call changes it
                 with DisableTorchFunction(), disable_current_modes():
                     func(*args, **kwargs)  # for the real tensor, too: models read its shape
                 self.forget(args)
-        if self.keeps_lengths and getattr(func, "__name__", "").partition(".")[0] in PACKING:
-            kept = [t for t in tensors_given((args, kwargs)) if t.dtype is torch.int64 and not t.is_meta]
-            return self._replaced(args, kept), self._replaced(kwargs, kept)
-        return self._replaced(args), self._replaced(kwargs)
 
     def holding_gradient(self, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the arguments of a property access. If it reads or sets a gradient made on meta, pass the tensor's meta tensor.

@@ -10,7 +10,7 @@ what runs                                              for which calls          
 the function with all modes off                        functions that compute more under a mode           ``UNWATCHED``, ``CallRunner``
 a library function's rule for its result               flash-attn and others, without values              ``LibraryCalls.run``
 a composite operator's decomposition                   operators below autograd                           ``composed.py``
-one whole operator                                     mish; on GPUs RMS norm                             ``whole_kernels.py``
+one operator for a single kernel of the device         mish; on GPUs RMS norm                             ``single_kernels.py``
 the operators that the device dispatches               attention, RNNs; on GPUs dropout and softmax       ``device_kernels.py``
 a replacement of the meta kernel                       operators that meta lacks or refuses               ``RESULTS``, ``meta_results.py``
 nothing                                                elementwise writes                                 ``written_on_meta``
@@ -164,7 +164,7 @@ class MetaWorld(World):
         self.mirror.on_mirrored = lambda *_: None
         self.mirror.on_stranger = lambda _: None
 
-    def contexts(self) -> Iterable[AbstractContextManager[Any]]:
+    def begin_thread(self) -> Iterable[AbstractContextManager[Any]]:
         return [absent_gpu_answered()] if self._kernels.is_absent() else []
 
     # Arguments and results
@@ -214,7 +214,7 @@ class MetaWorld(World):
 
     # How a call runs
 
-    def composite(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def dispatch_as_device(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self._kernels.run(func, args, kwargs)
 
     def kernel(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Callable[..., Any]) -> Any:

@@ -69,7 +69,7 @@ class ThreadObserver:
     def switch_on(self) -> None:
         """Turn the modes on in this thread."""
         shared = self._shared
-        world_contexts = shared.world.contexts()  # before our modes are on: a world may look at the other modes
+        world_contexts = shared.world.begin_thread()
         self._modes = ExitStack()
         if shared.world.observe_dispatch:
             self._modes.enter_context(self._aten_mode)

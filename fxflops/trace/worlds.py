@@ -82,8 +82,8 @@ class World:
     def end(self) -> None:
         """Break the reference cycles of a finished run, which otherwise only the garbage collector would free."""
 
-    def contexts(self) -> Iterable[AbstractContextManager[Any]]:
-        """Return the contexts to enter in each observed thread."""
+    def begin_thread(self) -> Iterable[AbstractContextManager[Any]]:
+        """Begin to observe the current thread, before the observer's modes are on in it; return the contexts to enter in this thread."""
         return ()
 
     # Arguments and results
@@ -125,7 +125,7 @@ class World:
 
     # How a call runs
 
-    def composite(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def dispatch_as_device(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Under a functorch transform: run a call by the operators that the model's device dispatches; return NotImplemented if torch dispatches
         the same operators here. Without a transform, :meth:`kernel` does this."""
         return NotImplemented

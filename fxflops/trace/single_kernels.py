@@ -1,4 +1,4 @@
-"""Call whole operators that meta would decompose, although the target device runs each as a single kernel.
+"""Run on meta, as one operator, what the target device runs as a single kernel, although torch decomposes it on meta.
 
 On meta, torch has no kernel for mish's gradient or a GPU's RMS norm. It calls several operators instead, and makes tensors that
 the real device never makes. So these operators are called below autograd, where a dispatch mode sees the operator itself.
@@ -18,11 +18,11 @@ RMS_NORM_OF_GPUS = getattr(torch.ops.aten, "_fused_rms_norm", None)
 """The operator that runs RMS norm on a GPU; None in versions of torch that decompose RMS norm on a GPU, too."""
 
 
-class Whole(torch.autograd.Function):
+class SingleKernel(torch.autograd.Function):
     """The base class of functions that call a single operator, and whose derivative is a single operator."""
 
 
-class Mish(Whole):
+class Mish(SingleKernel):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, inplace: bool) -> torch.Tensor:
         ctx.save_for_backward(x.clone() if inplace else x)
@@ -40,7 +40,7 @@ class Mish(Whole):
             return aten.mish_backward.default(grad, x), None
 
 
-class RmsNorm(Whole):
+class RmsNorm(SingleKernel):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, shape: list[int], weight: torch.Tensor | None, eps: float | None) -> Any:
         with below_autograd():
@@ -70,6 +70,8 @@ def rms_norm(
     return RmsNorm.apply(input, [*normalized_shape], weight, eps)  # type: ignore[no-any-return]
 
 
-WHOLE: dict[Any, Any] = {F.mish: mish}
-WHOLE_ON_GPUS: dict[Any, Any] = {} if RMS_NORM_OF_GPUS is None else {F.rms_norm: rms_norm, torch.rms_norm: rms_norm}
-"""For each torch function, its replacement in this module: WHOLE for all devices, WHOLE_ON_GPUS for GPUs."""
+SINGLE_KERNELS: dict[Any, Any] = {F.mish: mish}
+SINGLE_KERNELS_ON_GPUS: dict[Any, Any] = (
+    {} if RMS_NORM_OF_GPUS is None else {F.rms_norm: rms_norm, torch.rms_norm: rms_norm}
+)
+"""For each torch function, its replacement in this module: SINGLE_KERNELS for all devices, SINGLE_KERNELS_ON_GPUS for GPUs."""
