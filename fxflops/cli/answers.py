@@ -52,7 +52,7 @@ def roofline(
     *,
     asked: Asked,
     phase: Annotated[
-        str, typer.Option(metavar="forward|backward|optimizer", help="The phase whose calls are shown.")
+        str, typer.Option(metavar="forward|backward|optimizer|all", help="The phase whose calls are shown.")
     ] = "forward",
     json: option.TableAsJson = False,
 ) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..meters.stopwatch import BETWEEN, LOADING
 from ..meters.timing import Timing
-from ..records import BACKWARD, FORWARD, OPTIMIZER, OUTSIDE, PARTS, RECOMPUTE, Counted, Step
+from ..records import ALL_PHASES, BACKWARD, FORWARD, GRADIENT, OPTIMIZER, OUTSIDE, PARTS, RECOMPUTE, Counted, Step
 from ..run.outcome import Run
 from .rollup import Item, OperatorRow, Sums, items_of, together
 
@@ -84,11 +84,28 @@ def step_times(run: Run, counted: Sequence[Counted]) -> dict[str, StepTime]:
 
 
 def timing_of(run: Run, times: Mapping[str, StepTime], phase: str) -> Timing | None:
-    """Return the time of a phase in the model's run, or in all steps of a profiled block; None if the phase was not timed."""
-    if not times:
-        return {FORWARD: run.latency, BACKWARD: run.backward_latency}.get(phase)
-    seconds = sum(getattr(time, phase, 0.0) for time in times.values())
-    return Timing(seconds, seconds, seconds, 1) if seconds else None
+    """Return the time of a phase, or of all phases, in the model's run or in all steps of a profiled block; None if it was not timed."""
+    if times:
+        phases = TIMED[:3] if phase == ALL_PHASES else [phase]
+        seconds = sum(getattr(time, name, 0.0) for time in times.values() for name in phases)
+        return Timing(seconds, seconds, seconds, 1) if seconds else None
+    timings = {FORWARD: run.latency, BACKWARD: run.backward_latency}
+    if phase != ALL_PHASES:
+        return timings.get(phase)
+    ran = {FORWARD, *(call.phase for call in run.calls)} - {
+        GRADIENT,
+        RECOMPUTE,
+    }  # these are timed with the forward and the backward
+    known = [timing for name in ran if (timing := timings.get(name)) is not None]
+    if len(known) < len(ran):
+        return None
+    return Timing(
+        sum(timing.median for timing in known),
+        sum(timing.low for timing in known),
+        sum(timing.high for timing in known),
+        known[0].repeats,
+        next((timing.unsteady for timing in known if timing.unsteady), ""),
+    )
 
 
 def outside(run: Run, counted: Sequence[Counted], phase: str) -> list[Counted]:

@@ -13,6 +13,7 @@ from ..records import COMMUNICATION, PARTS, PHASES
 from ..report.report import Report
 from ..roofline.devices import Device, find_device
 from ..roofline.result import COMPUTE, LAUNCH, NOTHING
+from ..units import seconds
 from .links import Links, links_of
 from .placement import least_seconds
 from .result import RankKind, Simulation
@@ -39,6 +40,15 @@ class StepBound(NamedTuple):
     def worst(self) -> float:
         """The seconds if no communication runs while the device computes."""
         return self.compute + self.communication
+
+    def __str__(self) -> str:
+        return "\n".join(
+            [
+                f"step            at least {seconds(self.best)}, limited by {self.binds}; {seconds(self.worst)} if no communication runs during computing",
+                f"computing       {seconds(self.compute)}",
+                f"communication   {seconds(self.communication)}",
+            ]
+        )
 
 
 def step_bound(simulation: Simulation, device: str | Device = "H100", links: Links | None = None) -> StepBound:

@@ -13,6 +13,7 @@ from ..records import COMMUNICATION
 from ..report.report import Report
 from ..roofline.devices import Device, find_device
 from ..roofline.traffic import traffic_of
+from ..units import seconds
 from .links import Links, links_of
 from .placement import least_seconds, share_in_node
 from .result import RankKind, Simulation
@@ -44,6 +45,17 @@ class StepPrediction(NamedTuple):
     def share_of_bounds(self) -> float:
         """The share of the step's seconds that is only a lower bound. The seconds are those without overlap."""
         return self.bounds / self.worst if self.worst else 0.0
+
+    def __str__(self) -> str:
+        error = "an unknown error" if self.error is None else f"a mean error of {self.error:.0%} per compute kernel"
+        return "\n".join(
+            [
+                f"step            {seconds(self.best)} to {seconds(self.worst)} expected: with all communication during computing, or with none",
+                f"computing       {seconds(self.compute)}, with {error}",
+                f"communication   {seconds(self.communication)}",
+                f"lower bounds    {self.share_of_bounds:.0%} of the {seconds(self.worst)} are only a lower bound",
+            ]
+        )
 
 
 def step_prediction(

@@ -1,6 +1,7 @@
 """The records of a run: specs of tensors, operations, calls, and the costs of calls."""
 
 from .calls import (
+    ALL_PHASES,
     BACKWARD,
     COMMUNICATION,
     EMPTY_MAPPING,
@@ -33,6 +34,7 @@ from .modules import NO_PARAMS, Module, Params
 from .specs import DTYPE_NAMES, Spec, specs_in, typed
 
 __all__ = [
+    "ALL_PHASES",
     "BACKWARD",
     "COMMUNICATION",
     "DTYPE_NAMES",

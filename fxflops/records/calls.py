@@ -47,6 +47,8 @@ PHASES = FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, GRADIENT = (
 the computation of gradients inside the forward; it is part of the forward."""
 PARTS = {phase: (phase,) for phase in PHASES} | {FORWARD: (FORWARD, GRADIENT)}
 """For each phase in a report, the phases of the calls that belong to it."""
+ALL_PHASES = "all"
+"""In a roofline, the name of all phases together."""
 COMMUNICATION = "communication"
 """The reason shown for an op that costs nothing because it sends or receives data between processes."""
 TRITON = "triton:"

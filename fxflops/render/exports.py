@@ -272,7 +272,9 @@ class Table(Tabular):
         return {**dict(self.whole), **({"provenance": self.provenance} if self.provenance else {})}
 
     def _left_out(self) -> list[str]:
-        return [f"first {MOST_SHOWN} of {len(self)} {self.name}"] if len(self) > MOST_SHOWN else []
+        if len(self) <= MOST_SHOWN:
+            return []
+        return [f"first {MOST_SHOWN} of {len(self)} {self.name}; to_csv() and to_dataframe() return all"]
 
     def _html(self, rows: Iterable[Cells]) -> str:
         head = "".join(f"<th>{html.escape(title)}</th>" for title in self._titles())

@@ -24,7 +24,7 @@ from ..meters.history import LiveTensor, Moment
 from ..meters.nodes import Node
 from ..meters.timing import Timing
 from ..names import is_torch_loaded
-from ..records import FORWARD, OUTSIDE, PARTS, PHASES, Call, Counted, FormulaFunction, Params
+from ..records import ALL_PHASES, FORWARD, OUTSIDE, PARTS, PHASES, Call, Counted, FormulaFunction, Params
 from ..render.data import Summary
 from ..render.exports import Rows, Table, View, as_json
 from ..render.files import Path, method_for, written, written_bytes
@@ -296,7 +296,7 @@ class Report(View):
     @property
     def trace(self) -> str:
         """How the calls were observed, in words, e.g. "symbolic trace", "recorded trace", "no trace", "counted on the meta device",
-        "counted on real tensors", "profiled as it ran", or "steps profiled, no operations"."""
+        "counted on real tensors", "profiled as it ran", "simulated", or "steps profiled, no operations"."""
         return self._run.recorded_as
 
     @property
@@ -515,14 +515,16 @@ class Report(View):
     def roofline(self, device: str | Device = "auto", phase: str = "forward") -> Roofline:
         """Return the minimum time that a device needs for each call, next to the measured time.
 
-        ``device`` is a name, a Device, or "auto" for the device of the run. ``phase`` is as for :meth:`by_module`.
+        ``device`` is a name, a Device, or "auto" for the device of the run. ``phase`` is as for :meth:`by_module`, or "all" for all phases
+        together, e.g. of a training step.
         Attention is counted only for the query-key pairs that the mask allows, even if the report itself counts all pairs. The values of
         some masks are unknown. In a ``count``, this happens if the mask is computed from weights or is on the meta device. For such a mask,
         the bound assumes that no pairs are computed. The bound for such a mask includes only the time to move bytes, and the result says so.
         """
         least, exact = (self._counted_as_computed(attention) for attention in ("least", "exact"))
+        is_all = phase == ALL_PHASES
         unread = sum(
-            a.cost is not None and b.cost is None and a.call.phase in PARTS[check_phase(phase)]
+            a.cost is not None and b.cost is None and (is_all or a.call.phase in PARTS[check_phase(phase)])
             for a, b in zip(least, exact, strict=True)
         )
         return replace(self._bounds(device, phase, least), unread=unread)
@@ -531,7 +533,8 @@ class Report(View):
         """Return the roofline of the calls in a phase. ``computed`` has these calls' counts."""
         from ..roofline.utilization import roofline
 
-        timing = timing_of(self._run, self._counted_run.step_times, check_phase(phase))
+        phase = phase if phase == ALL_PHASES else check_phase(phase)
+        timing = timing_of(self._run, self._counted_run.step_times, phase)
         bounds = roofline(
             self._with_torch()._counted_run.counted, computed, self.environment.device, device, phase, timing
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..errors import InputError
-from ..records import prefixes
+from ..records import ALL_PHASES, prefixes
 from ..render.columns import Column
 from ..render.exports import Rows, Table, Tabular
 from ..render.fold import pattern, place_of
@@ -123,7 +123,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Roofline(Tabular):
-    """The calls of a phase compared with a device's ceilings, as a table that can be printed and exported.
+    """The calls of a phase, or of all phases, compared with a device's ceilings, as a table that can be printed and exported.
 
     - ``latency``: the model's own seconds in this phase.
     - ``mfu``: the time that 2 x MACs need at the peak, divided by ``latency``.
@@ -322,7 +322,7 @@ def _summary(found: Roofline) -> list[str]:
     ]
     whole = f"{amount(total.flops, 'FLOPs')} executed, {size(total.bytes)}, {total.intensity or 0:.1f} FLOP/B"
     lines = [
-        f"{found.phase} on {device.name}   {peaks}, {amount(device.bandwidth, 'B/s')}   ({device.source})",
+        f"{'all phases' if found.phase == ALL_PHASES else found.phase} on {device.name}   {peaks}, {amount(device.bandwidth, 'B/s')}   ({device.source})",
         f"lower bound {seconds(total.bound_seconds)} = {' + '.join(kinds) or 0}   {whole}",
     ]
     if found.is_prediction:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from ..errors import no_calls, warn
 from ..meters.timing import Timing
-from ..records import PARTS, PHASES, RECOMPUTE, Counted, per_operation
+from ..records import ALL_PHASES, PARTS, PHASES, RECOMPUTE, Counted, per_operation
 from .devices import Device
 from .measured_peaks import TF32, device_for, distrust_peaks, tf32_allowed
 from .result import KINDS, NOTHING, Roofline, Row, too_low
@@ -27,7 +27,7 @@ def roofline(
     phase: str = "forward",
     timing: Timing | None = None,
 ) -> Roofline:
-    """Compare the calls of a phase with the ceilings of a device.
+    """Compare the calls of a phase, or of all phases ("all"), with the ceilings of a device.
 
     ``counted`` are the calls with the model's work, for the MFU. ``least`` are the same calls, with only the work that a device must do.
     For example, attention covers only the pairs that the mask keeps. ``place`` is the device in the run's Environment. ``timing`` is the
@@ -35,8 +35,8 @@ def roofline(
 
     Raises InputError if the run did not have this phase.
     """
-    each = [call for call in counted if call.call.phase in PARTS[phase]]
-    rows = [call for call in least if call.call.phase in PARTS[phase]]
+    each = [call for call in counted if phase == ALL_PHASES or call.call.phase in PARTS[phase]]
+    rows = [call for call in least if phase == ALL_PHASES or call.call.phase in PARTS[phase]]
     if not rows:
         raise no_calls(phase)
     found, is_its_own = _device(device, place, rows)

@@ -273,7 +273,11 @@ class Block:
         until = f" until it raised {raised}" if raised else ""
         if self._detail == OPERATIONS:
             history = storages.history(observer.calls)
-            memory, recorded_as = RunMemory(history.peak, history, "storages"), f"profiled{until or ' as it ran'}"
+            memory = RunMemory(history.peak, history, "storages")
+            is_simulated = isinstance(observer, Observer) and isinstance(observer.instruments.world, FakeWorld)
+            recorded_as = (
+                f"{'simulated' if is_simulated else 'profiled'}{until or ('' if is_simulated else ' as it ran')}"
+            )
         else:
             memory, recorded_as = RunMemory.unknown(), f"{self._detail} profiled{until}, no operations"
         is_timed = self._is_timed

@@ -38,6 +38,11 @@ def test_a_node_gets_the_bytes_of_others_once() -> None:
 
 def test_binds() -> None:
     assert StepBound(2.0, 1.0, "compute").best == 2.0
+    assert str(StepBound(2.0, 1.0, "compute")).splitlines() == [
+        "step            at least 2.00 s, limited by compute; 3.00 s if no communication runs during computing",
+        "computing       2.00 s",
+        "communication   1.00 s",
+    ]
     fast = LINKS._replace(within=1e12, across=1e12)
     assert step_bound(simulate(build, {"dp": 2}, differs=()), DEVICE, fast).binds == "compute"
 

@@ -65,6 +65,16 @@ def test_what_nccl_took() -> None:
     assert sum(errors) / len(errors) < 0.12
 
 
+def test_a_predicted_step_is_printed() -> None:
+    assert str(StepPrediction(0.012, 0.02, 0.008, 0.11)).splitlines() == [
+        "step            20.00 ms to 32.00 ms expected: with all communication during computing, or with none",
+        "computing       12.00 ms, with a mean error of 11% per compute kernel",
+        "communication   20.00 ms",
+        "lower bounds    25% of the 32.00 ms are only a lower bound",
+    ]
+    assert "with an unknown error" in str(StepPrediction(0.012, 0.0, 0.012))
+
+
 def test_more_bytes_or_more_ranks_never_take_less() -> None:
     for device in ("H100 SXM", "H200", "B200"):
         sizes = [predicted(device, "all_reduce", 4, nbytes).communication for nbytes in (4096, MIB, 64 * MIB, 2**30)]

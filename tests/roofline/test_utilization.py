@@ -356,3 +356,23 @@ def test_a_utilization_of_a_peak_that_other_work_slowed_down_is_warned_of(recwar
     assert not recwarn
     with pytest.warns(UserWarning, match="utilizations too high, because the machine is busy"):
         warn_if_busy(replace(steady, reproducible=False))
+
+
+def test_all_phases_of_a_step() -> None:
+    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 8))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with fxflops.profile(model) as p:
+        model(torch.randn(32, 64)).sum().backward()
+        optimizer.step()
+    phases = [p.report.roofline("H100", phase) for phase in ("forward", "backward", "optimizer")]
+    together = p.report.roofline("H100", phase="all")
+    assert together.bound_seconds == pytest.approx(sum(phase.bound_seconds for phase in phases))
+    assert len(together.rows) == sum(len(phase.rows) for phase in phases)
+    assert str(together).startswith("all phases on H100")
+    report = fxflops.analyze(model, torch.randn(32, 64), backward=True)
+    forward, backward, both = (report.roofline(FAST, phase) for phase in ("forward", "backward", "all"))
+    assert both.latency == pytest.approx(forward.latency + backward.latency)
+    own = p.report.roofline(FAST, phase="all")
+    time = p.report.step_times()["step 1"]
+    assert own.latency == pytest.approx(time.forward + time.backward + time.optimizer)
+    assert fxflops.count(model, torch.randn(32, 64), backward=True).roofline("H100", phase="all").latency is None
