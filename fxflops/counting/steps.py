@@ -86,16 +86,14 @@ def step_times(run: Run, counted: Sequence[Counted]) -> dict[str, StepTime]:
 def timing_of(run: Run, times: Mapping[str, StepTime], phase: str) -> Timing | None:
     """Return the time of a phase, or of all phases, in the model's run or in all steps of a profiled block; None if it was not timed."""
     if times:
-        phases = TIMED[:3] if phase == ALL_PHASES else [phase]
+        phases = (FORWARD, BACKWARD, OPTIMIZER) if phase == ALL_PHASES else (phase,)
         seconds = sum(getattr(time, name, 0.0) for time in times.values() for name in phases)
         return Timing(seconds, seconds, seconds, 1) if seconds else None
     timings = {FORWARD: run.latency, BACKWARD: run.backward_latency}
     if phase != ALL_PHASES:
         return timings.get(phase)
-    ran = {FORWARD, *(call.phase for call in run.calls)} - {
-        GRADIENT,
-        RECOMPUTE,
-    }  # these are timed with the forward and the backward
+    # Gradients inside the forward, and recomputations, are timed with the forward and the backward.
+    ran = {FORWARD, *(call.phase for call in run.calls)} - {GRADIENT, RECOMPUTE}
     known = [timing for name in ran if (timing := timings.get(name)) is not None]
     if len(known) < len(ran):
         return None
