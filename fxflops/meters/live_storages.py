@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from typing import Any
 
 import torch
@@ -66,7 +66,7 @@ class _StorageRef(weakref.ref[Any]):
 class LiveStorages:
     """The live tensor storages of a run, as an allocator would see them; ``memory_log`` has their bytes.
 
-    Temporary memory inside a kernel is not seen. Whoever adds a call's tensors sets ``memory_log.current_call`` before.
+    Temporary memory inside a kernel is not seen. Before the tensors of a call are added, :meth:`begin_next_call` must be called.
 
     ``held`` has the held tensors, by category and name. ``spec(tensor)`` returns a tensor's spec. If the live storages exceed ``cap``
     bytes, InputError is raised, before memory runs out. ``was_there(tensor)`` returns whether a tensor that no call has made existed
@@ -90,6 +90,7 @@ class LiveStorages:
         notes_placeholders: bool = False,
     ) -> None:
         self.memory_log = MemoryLog()
+        self._calls: Sized = ()
         self._cap = cap
         self._was_there = was_there
         self._take_stand_in = take_stand_in
@@ -216,6 +217,10 @@ class LiveStorages:
         nbytes = state.untyped_storage().nbytes()
         self._watch(owner, nbytes, self.memory_log.add(spec_of(state), nbytes))
 
+    def follow_calls(self, calls: Sized) -> None:
+        """Assign changes of memory to these calls; ``calls`` grows as calls are recorded."""
+        self._calls = calls
+
     def follow_replaced(self, replaceable: References) -> None:
         """Look for dropped storages from now on; ``replaceable`` finds tensors that the model has replaced."""
         self._replaceable = replaceable
@@ -223,6 +228,7 @@ class LiveStorages:
     def end_run(self) -> None:
         """Forget the model and the run's stand-ins."""
         self._handed_out, self._handed_out_before = {}, OrderedDict()
+        self._calls = ()
         self._replaceable, self._take_stand_in, self._was_there = None, lambda tensor: None, lambda tensor: True
         self._maybe_reassigned = {}
 
@@ -351,10 +357,12 @@ class LiveStorages:
         held[address] = number
         stand_ins[key] = weakref.ref(stand_in, forget), storage
 
-    def add_all(self, value: Any, call: int | None = None) -> None:
-        """Track all tensors in nested tuples, lists and dicts; ``call`` is the number of the call that made them."""
-        if call is not None:
-            self.memory_log.current_call = call
+    def begin_next_call(self) -> None:
+        """From now on, assign changes of memory to the call that is recorded next: the tensors that it makes are added."""
+        self.memory_log.current_call = len(self._calls)
+
+    def add_all(self, value: Any) -> None:
+        """Track all tensors in nested tuples, lists and dicts."""
         with DisableTorchFunction():
             for tensor in tensors_given(value):
                 for part in stored(tensor):

@@ -38,8 +38,7 @@ class MemoryLog:
     """The changes of the live bytes, in order, and the peaks that result from them.
 
     ``current_call`` is the number of the call to which changes are assigned. ``current_call`` is the running call or, between calls, the
-    last call. Before the storages of a call are added, set ``current_call`` to the number that the call will get (``len(calls)``).
-    ``current_call`` is a plain attribute, because a method to set it would add one Python call to each counted call.
+    last call. :meth:`.LiveStorages.begin_next_call` sets it.
 
     ``storages`` is the table of all storages. ``changes`` is a flat list for :func:`~.history.triples`.
     """

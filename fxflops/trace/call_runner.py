@@ -120,7 +120,7 @@ class CallRunner(ThreadPart):
             return NotImplemented
         with disable_current_modes():
             out = self.run_kernel(func, args, kwargs)
-        self._storages.memory_log.current_call = len(self._calls)
+        self._storages.begin_next_call()
         self._storages.add_transients([(spec, spec.nbytes) for spec in (*temporaries, *specs_in(spec_of(out)))])
         return out
 

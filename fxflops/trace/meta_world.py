@@ -141,10 +141,10 @@ class MetaWorld(World):
 
     def begin(self, log: CallLog, storages: LiveStorages) -> None:
         super().begin(log, storages)
-        calls = log.calls
 
         def track(tensor: torch.Tensor) -> torch.Tensor:  # not a method: a bound method would refer to self
-            storages.add_all(tensor, len(calls))
+            storages.begin_next_call()
+            storages.add_all(tensor)
             return tensor
 
         self._track: Callable[[Any], Any] = track
@@ -353,7 +353,7 @@ class MetaWorld(World):
         result = forms[0].spec if sequence is None else tuple([form.spec for form in forms])
         operation = self._operation(call, *call.argument_specs(), result)
         self._keep(key, Recipe(operation, VIEWS, forms=forms, sequence=sequence, argument_forms=argument_forms))
-        self._storages.memory_log.current_call = len(self._calls)
+        self._storages.begin_next_call()
         return out, operation
 
     def run_by_shortcut(
@@ -377,7 +377,7 @@ class MetaWorld(World):
         with DisableTorchFunction():
             specs, kwspecs = self.spec(args), self.spec(kwargs)  # with the model's own device arguments
             args, kwargs = self._device_answers.redirect(func, args, kwargs)
-            self._storages.memory_log.current_call = len(self._calls)
+            self._storages.begin_next_call()
             try:
                 out = func(*args, **kwargs)
                 view = self._view_of(args, out)
@@ -420,7 +420,7 @@ class MetaWorld(World):
         with DisableTorchFunction():
             specs, kwspecs = self.spec(args), self.spec(kwargs)
         args, kwargs = self._device_answers.redirect(func, args, kwargs)
-        self._storages.memory_log.current_call = len(self._calls)
+        self._storages.begin_next_call()
         try:
             out = func(*(self._with_number_as_tensor(args) if func is SET_ITEM else args), **kwargs)
         except Exception:  # the call runs again the usual way, where its error is reported
@@ -520,7 +520,7 @@ class MetaWorld(World):
             operation = operation._replace(out=with_row(operation.out, (*args, *table)))
         if recipe.needs_stand_ins:
             args, kwargs = self.mirror.replace(args, kwargs, func if module is None else None)
-        self._storages.memory_log.current_call = len(self._calls)
+        self._storages.begin_next_call()
         if recipe.transients:
             self._storages.add_transients(recipe.transients)
         if recipe.returns is NEW:

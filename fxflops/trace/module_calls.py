@@ -266,9 +266,7 @@ class ModuleCalls(ThreadPart):
         table = (module.weight,) if formula is not None and formula.op == EMBEDDING else ()
         result = self._world.spec_of_result(formula, (*args, *table), out)
         call_specs = self._world.spec(args), self._world.spec(kwargs) if kwargs else EMPTY_MAPPING, result
-        self._storages.memory_log.current_call = len(
-            self._calls
-        )  # storages freed from now on count as freed by this call
+        self._storages.begin_next_call()  # storages freed from now on count as freed by this call
         self._state.call_operators.clear()
         operation = self._call_log.call(formula, type(module), call_specs, open_call.path, seconds, settings)
         self._add_scope(open_call.path, operation, settings.params, bool(module._modules), None)

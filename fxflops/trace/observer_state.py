@@ -63,6 +63,7 @@ class SharedState:
 
         self.call_log = CallLog(phases, self.owners)
         self.calls = self.call_log.calls
+        storages.follow_calls(self.calls)
         self.scopes: list[Scope] = []
         self.steps: list[Step] = []
         self.path = ""
@@ -194,8 +195,8 @@ class ThreadState:
 class ThreadPart:
     """The base of the parts that observe one thread of a run: it gives short names to the objects that most parts use.
 
-    A part that tracks the tensors of a call first sets ``memory_log.current_call`` to the number that the call will have: between
-    calls it stays the last call's number, to which memory freed meanwhile is assigned.
+    A part that tracks the tensors of a call first calls :meth:`.LiveStorages.begin_next_call`. Between calls, memory that is freed is still
+    assigned to the last call.
     """
 
     def __init__(self, shared: SharedState, state: ThreadState) -> None:

@@ -57,7 +57,7 @@ class OperatorCalls(ThreadPart):
                 return self._learn_operator(key, is_call, func, args, kwargs)
             with self._lock:
                 self._phases.on_operator(func, args)
-                self._storages.memory_log.current_call = len(self._calls)
+                self._storages.begin_next_call()
                 out = world.repeat_operator(recipe, key, func, args, kwargs, key_tensors)
                 if is_call:
                     self._state.call_operators.clear()

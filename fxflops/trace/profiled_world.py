@@ -132,7 +132,7 @@ class ProfiledWorld(World):
     def track_repeated(self, recipe: Recipe, out: Any) -> None:
         """Track the tensors made by a call that has a recipe."""
         storages = self._storages
-        storages.memory_log.current_call = len(self._calls)
+        storages.begin_next_call()
         if recipe.transients:
             storages.add_transients(recipe.transients)
         if recipe.returns is NEW:

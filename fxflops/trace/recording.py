@@ -132,7 +132,8 @@ class Recording(ThreadPart):
 
     def track(self, out: Any) -> Any:
         """Track tensors as made by the call that is recorded next; return them."""
-        self._storages.add_all(out, len(self._calls))
+        self._storages.begin_next_call()
+        self._storages.add_all(out)
         return out
 
     def enter_earlier_tensors(self, args: Any, kwargs: Any) -> None:

@@ -32,7 +32,7 @@ from ..meters.live_storages import LiveStorages
 from ..ops import Formula
 from ..ops._traits import UNINITIALIZED
 from ..ops.einsum import order_now
-from ..records import EMPTY_MAPPING, Call, Operation
+from ..records import EMPTY_MAPPING, Operation
 from ..records.facts import BEYOND_METADATA
 from ..records.tensors import spec_of
 from .call_log import CallLog
@@ -76,7 +76,6 @@ class World:
     def begin(self, log: CallLog, storages: LiveStorages) -> None:
         """Begin a run whose calls are recorded in ``log``."""
         self._call_log = log
-        self._calls: list[Call] = log.calls
         self._storages = storages
 
     def end(self) -> None:
@@ -217,6 +216,6 @@ class World:
         """Make the result of an operator call that has a recipe, track the result's tensors, and return the result.
 
         ``tensors`` are the tensors that :meth:`operator_key` returned with the call's key. Unlike :meth:`repeat_call`, this relies on the caller
-        to set ``memory_log.current_call``.
+        to call ``begin_next_call``.
         """
         raise NotImplementedError
