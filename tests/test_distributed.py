@@ -66,6 +66,26 @@ def test_a_replicated_model_sends_its_gradients(mesh: Any) -> None:
     assert report.roofline("H100", "backward").by_operator()["allreduce"].bytes == 2 * parameters
 
 
+class Averages(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(INPUTS, HIDDEN)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        for _ in range(3):
+            dist.all_reduce(x)
+        return self.layer(x)
+
+
+def test_the_time_of_collectives_counts_once(mesh: Any) -> None:
+    model, x = Averages(), torch.randn(50_000, INPUTS)
+    with torch.no_grad(), fxflops.profile(model) as p:
+        model(x)
+    rows = p.report.by_operator()
+    assert rows["allreduce"].calls == 3
+    assert sum(row.seconds or 0.0 for row in rows.values()) == pytest.approx(p.report.step_times()["step 1"].forward)
+
+
 def test_weights_copied_on_one_rank_have_the_peak_of_the_allocator(mesh: Any) -> None:
     """On one rank, FSDP allocates the bfloat16 weights by resizing a storage, and frees them so after the forward."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import fx
 
 from ..meters.nodes import Kernel, Node
-from ..records import FORWARD, PARTS, RECOMPUTE, Call, Operation, grouped
+from ..records import FORWARD, PARTS, RECOMPUTE, Call, grouped, typed
 from ..trace.symbolic import stack_of
 from .graph_run import Times
 
@@ -75,13 +75,24 @@ def with_nodes(calls: Sequence[Call], nodes: Iterable[Node], owner_of: Mapping[i
 
 def _forward_of_recomputed(calls: Sequence[Call]) -> dict[int, int]:
     """Map the index of each recomputed call to the index of the equal forward call. Several equal calls are matched in order."""
-    forward_calls = defaultdict[tuple[Operation, str], deque[int]](deque)
+    forward_calls = defaultdict[Any, deque[int]](deque)
     forward_of = {}
     for i, call in enumerate(calls):
-        equal_calls = forward_calls[call.operation, call.path]
+        equal_calls = forward_calls[_key_of(call)]
         if call.phase in PARTS[FORWARD]:
             equal_calls.append(i)
         elif call.phase == RECOMPUTE and equal_calls:
             forward_of[i] = equal_calls[0]
             equal_calls.rotate(-1)
     return forward_of
+
+
+def _key_of(call: Call) -> Any:
+    """Return a key that is equal for calls of equal operations at the same path. (Operations themselves are compared by identity.)"""
+    fields = call.op, call.target, call.path
+    key = *fields, *map(typed, (call.args, call.kwargs, call.out))
+    try:
+        hash(key)
+    except TypeError:  # an argument is an unhashable object
+        return fields
+    return key

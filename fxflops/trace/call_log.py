@@ -40,8 +40,8 @@ class CallLog:
     def operation(
         self, op: str, target: Any, call_specs: CallSpecs, settings: ModuleSettings | None = None
     ) -> Operation:
-        """Return the operation with these fields; of equal operations, this method returns the same object. ``settings`` are a leaf module's
-        settings."""
+        """Return the operation with these fields. Of equal operations, this method returns the same object, unless a field is unhashable.
+        ``settings`` are a leaf module's settings."""
         fields = op, target, *call_specs, EMPTY_MAPPING if settings is None else settings.by_name
         try:
             return self.shared((op, target, settings, *map(typed, call_specs)), fields)
@@ -57,7 +57,7 @@ class CallLog:
 
     def call(
         self, formula: Formula | None, target: Any, call_specs: CallSpecs, path: str, seconds: float,
-        settings: ModuleSettings | None = None, keeps_path: bool = False, origin: str = "",
+        settings: ModuleSettings | None = None, phase: str = "", origin: str = "",
     ) -> Operation:  # fmt: skip
         """Record an observed call made in the module at ``path``: make its operation, phase and path, then :meth:`add` it.
 
@@ -65,11 +65,12 @@ class CallLog:
 
         ``formula`` only gives the operation its name: the count looks up the formula of ``target`` again.
 
-        With ``keeps_path``, a call in the backward pass also gets ``path``.
+        ``phase`` is the call's phase, if the call belongs to ``path`` in any phase; "" if both follow from what is running.
         """
         op = formula.op if formula is not None else qualified_name(target)
         site = author_line() if formula is None else ""
-        phase, path = (self._phase_now(), path) if keeps_path else self.phase_and_path(path)
+        if not phase:
+            phase, path = self.take_phase_and_path(path)
         operation = self.operation(op, target, call_specs, settings)
         self.add(operation, path, seconds, phase, origin, site)
         return operation
@@ -81,11 +82,12 @@ class CallLog:
         seconds later."""
         self.calls.append(tuple.__new__(Call, (operation, path, "", site, seconds, phase, origin)))
 
-    def phase_and_path(self, path: str) -> tuple[str, str]:
-        """Return the phase and the path of the next call, which the module at ``path`` makes.
+    def take_phase_and_path(self, path: str) -> tuple[str, str]:
+        """Return the phase and the path of the next call, which the module at ``path`` makes. Call this once for each call, right before
+        :meth:`add`, while the module is open.
 
         Outside all modules, a call in the backward pass (a gradient or a recomputation) belongs to the module whose autograd
-        node is running. Gradients are then noted as calls of that node's owner.
+        node is running. A gradient is then noted as a call of that node's owner.
         """
         phase = self._phase_now()
         if phase not in (BACKWARD, RECOMPUTE) or self._in_module():

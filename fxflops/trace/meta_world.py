@@ -21,6 +21,7 @@ torch's meta kernel, whose results are then corrected  all other operators; stor
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from types import BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType
@@ -82,6 +83,8 @@ from .worlds import OBSERVED_EACH_TIME, RunTimed, World
 META_DEVICE = torch.device("meta")
 OBSERVED_IN_FULL = frozenset({*UNINITIALIZED, "type"})
 """Operations that ``run_by_shortcut`` must not run, since the observer does more for them than compute the result."""
+NAMES_META = re.compile(r"meta\b", re.IGNORECASE)
+"""Found in the errors that torch raises for tensors on meta: "on the meta device", "the 'SparseMeta' backend". Not found in "metadata"."""
 READ_TORCH_SETTINGS = {**World.read_torch_settings, **dict.fromkeys(spellings_of(SDPA), enabled_kernels)}
 """See :class:`World`. Attention's kernel depends on the settings that ``sdpa_kernel()`` changes."""
 WRITTEN_IN_C = frozenset({BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType})
@@ -200,8 +203,9 @@ class MetaWorld(World):
         return with_row(self.spec(out), arguments) if is_embedding else self.spec(out)
 
     def raised(self, error: Exception) -> str:
-        # A model that catches an error of the meta device takes a path that it would not take on real tensors.
-        if "meta" in str(error).lower():
+        # A model that catches an error of the meta device takes a path that it would not take on real tensors. Errors of fxflops that ask for
+        # real tensors have been noted by MetaMirror._give_up; torch's errors name the device.
+        if NAMES_META.search(str(error)):
             self.mirror.note_error(str(error))
         # A model with real tensors runs again on these. A model with meta tensors of its own has no others.
         is_noted = bool(self.mirror.meta_error) and self.mirror.meta_error == str(error)

@@ -224,6 +224,7 @@ class ModuleCalls(ThreadPart):
             innermost.exit_guards()  # turns the modes on again
             if innermost.lookup is not None and self._leave_by_recipe(innermost, innermost.lookup, module, args, out):
                 return
+        phase = self._phases.now()  # while the module is open: outside all modules, the phase may be another
         open_call, is_leaf, seconds = self._pop(module)
         if self._state.inside_whole_call():  # the module is part of a leaf's call
             return
@@ -232,14 +233,17 @@ class ModuleCalls(ThreadPart):
                 self._shared.note_failure(type(module).__qualname__, open_call.path, (spec_of(args), spec_of(kwargs)))
                 self._recording.call_raised(open_call.path)
             elif is_leaf:
-                self._leave_leaf(self._shared.observed_modules[id(module)], open_call, seconds, args, kwargs, out)
+                seconds -= open_call.communication  # collectives are calls of their own
+                self._leave_leaf(
+                    self._shared.observed_modules[id(module)], open_call, phase, seconds, args, kwargs, out
+                )
             else:
                 settings = self._shared.settings.of(self._shared.observed_modules[id(module)])
                 # Threads overlap, so the calls inside may add up to more time than the module took.
                 own_seconds = max(seconds - open_call.inside, 0.0) if self._stopwatch.runs else None
                 operation = self._container_operation(module, settings, args, kwargs, out)
                 has_children = bool(module._modules) or is_missed_by_hooks(module, self._stack.open)
-                self._add_scope(open_call.path, operation, settings.params, has_children, own_seconds)
+                self._add_scope(phase, open_call.path, operation, settings.params, has_children, own_seconds)
                 self._recording.own_end_of_module(open_call.path, out)
 
     def _leave_by_recipe(self, open_call: OpenCall, lookup: LeafLookup, module: nn.Module, args: Any, out: Any) -> bool:
@@ -251,14 +255,18 @@ class ModuleCalls(ThreadPart):
             _, _, seconds = self._pop(module)
             self._world.track_repeated(recipe, out)
             self._recording.add_repeated(recipe.operation, open_call.path, seconds, "", out, args)
-            if self._calls[-1].phase == FORWARD:
-                self._shared.scopes.append(
-                    tuple.__new__(Scope, (open_call.path, recipe.operation, params, False, None))
-                )
+            self._add_scope(self._calls[-1].phase, open_call.path, recipe.operation, params, False, None)
             return True
 
     def _leave_leaf(
-        self, observed: ObservedModule, open_call: OpenCall, seconds: float, args: Any, kwargs: Any, out: Any
+        self,
+        observed: ObservedModule,
+        open_call: OpenCall,
+        phase: str,
+        seconds: float,
+        args: Any,
+        kwargs: Any,
+        out: Any,
     ) -> None:
         """Record a finished leaf call."""
         module: Any = observed.module
@@ -268,8 +276,10 @@ class ModuleCalls(ThreadPart):
         call_specs = self._world.spec(args), self._world.spec(kwargs) if kwargs else EMPTY_MAPPING, result
         self._storages.begin_next_call()  # storages freed from now on count as freed by this call
         self._state.call_operators.clear()
-        operation = self._call_log.call(formula, type(module), call_specs, open_call.path, seconds, settings)
-        self._add_scope(open_call.path, operation, settings.params, bool(module._modules), None)
+        operation = self._call_log.call(
+            formula, type(module), call_specs, open_call.path, seconds, settings, phase=phase
+        )
+        self._add_scope(phase, open_call.path, operation, settings.params, bool(module._modules), None)
         self._recording.own_nodes_behind(out, args)
         if open_call.node_args is not None:
             self._graph_listener.module(open_call.path, open_call.node_args, out, self._stack.keys(open_call))
@@ -314,10 +324,16 @@ class ModuleCalls(ThreadPart):
         return open_call, is_leaf, seconds
 
     def _add_scope(
-        self, path: str, operation: Operation, params: Mapping[str, Spec], has_children: bool, own_seconds: float | None
+        self,
+        phase: str,
+        path: str,
+        operation: Operation,
+        params: Mapping[str, Spec],
+        has_children: bool,
+        own_seconds: float | None,
     ) -> None:
-        """Record a module call of the forward phase as a scope."""
-        if self._phases.now() == FORWARD:
+        """Record a module call as a scope, if its phase is the forward."""
+        if phase == FORWARD:
             self._shared.scopes.append(tuple.__new__(Scope, (path, operation, params, has_children, own_seconds)))
 
     def _call_module(self, observed: ObservedModule, /, *args: Any, **kwargs: Any) -> Any:

@@ -61,7 +61,7 @@ class OperatorCalls(ThreadPart):
                 out = world.repeat_operator(recipe, key, func, args, kwargs, key_tensors)
                 if is_call:
                     self._state.call_operators.clear()
-                    phase, path = self._call_log.phase_and_path(self._state.innermost_path())
+                    phase, path = self._call_log.take_phase_and_path(self._state.innermost_path())
                     seconds = 0.0 if self._stopwatch.runs else None
                     origin = self._origin(func, phase)
                     self._call_log.add(recipe.operation, path, seconds, phase, origin)
@@ -151,13 +151,14 @@ class OperatorCalls(ThreadPart):
         call_specs = spec_of(args), spec_of(kwargs) | group, spec_of(out)
         cause = self._shared.collectives.cause()
         seconds = self._stopwatch.now() - start
+        self._stack.add_communication(seconds, is_in_function=self._state.in_call)
         self._call_log.call(
             formula,
             func,
             call_specs,
             self._state.innermost_path() if cause is None else cause,
             seconds,
-            keeps_path=cause is not None,
+            phase="" if cause is None else self._phases.now(),
         )
         self._recording.own_nodes_behind(out, args)
         if node_args is not None:

@@ -19,11 +19,12 @@ class OpenCall:
     ``number`` is the number of earlier calls at this path. ``handled`` is the exception that was being handled when the call began.
     ``in_backward``: this is an outermost call, made by a backward pass. ``recomputes``: the call is part of a rerun of the forward,
     which a backward node made with gradients enabled. ``start`` is the time when the call began. ``inside`` is the seconds of all
-    recorded calls and module calls inside it. ``lookup`` is the observer's memo lookup for a leaf's call. ``guards`` are contexts
+    recorded calls and module calls inside it, ``communication`` the part of them in collectives. ``lookup`` is the observer's memo lookup for a leaf's call. ``guards`` are contexts
     that turn modes off during the call.
     """
 
     __slots__ = (
+        "communication",
         "guards",
         "handled",
         "in_backward",
@@ -55,7 +56,7 @@ class OpenCall:
         self.node_args: Any = None
         self.lookup: LeafLookup | None = None
         self.guards: tuple[AbstractContextManager[Any], ...] = ()
-        self.start = self.inside = 0.0
+        self.start = self.inside = self.communication = 0.0
 
     def turn_off(self, *guards: AbstractContextManager[Any]) -> None:
         """Enter contexts that turn modes off; :meth:`exit_guards` exits them."""
@@ -109,6 +110,12 @@ class ModuleStack:
         if self.leaf_depth > depth:
             self.leaf_depth = 0
         return open_call, is_leaf
+
+    def add_communication(self, seconds: float, is_in_function: bool) -> None:
+        """Note the seconds of a collective that is recorded as a call of its own. ``is_in_function``: the seconds of a recorded function include them."""
+        if self.open and not is_in_function:
+            self.open[-1].inside += seconds
+            self.open[-1].communication += seconds
 
     def inside_leaf(self) -> bool:
         """Return whether a leaf is running."""

@@ -107,6 +107,40 @@ def test_checkpointing_is_recomputation(way: str, reentrant: bool) -> None:
     assert report.total_training_flops == plain.total_training_flops
 
 
+class Block(nn.Module):
+    """Checkpoints one of its methods, in which its layers are called."""
+
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__()
+        self.first, self.second, self.reentrant = nn.Linear(8, 16), nn.Linear(16, 8), reentrant
+
+    def layers(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.relu(self.first(x)))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return checkpoint(self.layers, x, use_reentrant=self.reentrant)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_layers_of_a_checkpointed_method(way: str, reentrant: bool) -> None:
+    report = WAYS[way](nn.Sequential(nn.Linear(8, 8), Block(reentrant), nn.Linear(8, 2)), X)
+    assert macs(report, "backward") == {
+        "": 4 * (64 + 512 + 32), "0": 4 * 64, "1": 4 * 512, "1.first": 1024, "1.second": 1024, "2": 4 * 32,
+    }  # fmt: skip
+    again = {call.path for call in report.calls if call.phase == "recompute" and call.op == "linear"}
+    assert again == ({"1.first", "1.second"} if reentrant else {"1.first"})
+
+
+def test_the_gradient_of_a_recomputed_layer_with_a_list_belongs_to_its_node() -> None:
+    model = Net(reentrant=True)
+    model.middle = nn.Linear(8, 8)
+    model.middle.notes = [["a list"]]
+    back = [call for call in analyzed(model, X).calls if call.phase == "backward" and call.path == "middle"]
+    assert back
+    assert all(call.node and call.seconds is not None for call in back)
+
+
 def test_no_gradient_is_an_error() -> None:
     with pytest.raises(fxflops.FxflopsError, match="no output depends on a parameter"):
         fxflops.count(Net().requires_grad_(False), X, backward=True)

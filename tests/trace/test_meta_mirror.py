@@ -69,6 +69,14 @@ def test_a_model_that_catches_the_error_of_the_meta_device_is_counted_on_the_pat
     assert "exp" not in {each.op for each in report.calls}
 
 
+def test_an_error_of_the_model_itself_needs_no_real_tensors() -> None:
+    def refuse(x: torch.Tensor) -> torch.Tensor:
+        return torch.add(x, x, alpha="no metadata")  # type: ignore[arg-type]
+
+    report = fxflops.count(Guarded(refuse), torch.ones(2, 3))
+    assert (report.trace, report.calls[-1].op) == ("counted on the meta device", "exp")
+
+
 def test_a_model_on_meta_that_catches_the_error_of_reading_a_value_is_not_complete() -> None:
     model, x = Guarded(lambda x: torch.mul(x, float(x.sum().item()))), torch.ones(2, 3)
     assert fxflops.count(model, x).complete
