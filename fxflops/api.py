@@ -40,7 +40,7 @@ from .run.model_run import run_model
 from .run.outcome import Run
 from .run.passes import TracedGraph, traced_run
 from .run.progress import progress_bar
-from .run.request import Request, with_own_backward
+from .run.request import Request, rerun_if_own_backward
 from .run.running import prepared_subject
 from .trace.memo import Memos
 from .trace_files.run import run_of_trace
@@ -178,7 +178,7 @@ def analyzed(
                 raise InputError(problem)
             return traced_run(subject, registry, tracer=trace, repeats=repeats, tick=tick, with_kernels=kernels)
 
-    run, traced = with_own_backward(Request(mode, backward), type(model).__name__, run_prepared)
+    run, traced = rerun_if_own_backward(Request(mode, backward), type(model).__name__, run_prepared)
     return Report(run, counting_rules, registry, reference_to(model), attention), traced.graph_module
 
 
@@ -277,7 +277,7 @@ def counted(
             return run_model(subject, registry, must_read_masks=attention == "exact", memos=memos)
 
     request = Request(mode, backward, optimizer=optimizer, counts_only=True, count_for=count_for, autocast=cast_dtype)
-    run = with_own_backward(request, type(module).__name__, run_prepared)
+    run = rerun_if_own_backward(request, type(module).__name__, run_prepared)
     # The Report counts the calls of the run.
     return Report(run, counting_rules, registry, reference_to(module), attention).checked(strict)
 

@@ -793,8 +793,8 @@ def inline(graph: Any) -> None:
 
     Purpose: to see all operators that a script calls, in whichever function they are called. Necessary.
     """
-    unoptimized: Any = torch.jit.optimized_execution  # type: ignore[attr-defined]
-    with unoptimized(False):  # optimized graphs lack operators with unused results
+    optimized_execution: Any = torch.jit.optimized_execution  # type: ignore[attr-defined]
+    with optimized_execution(False):  # optimized graphs lack operators with unused results
         before = 0
         while before != (before := nodes_in(graph)):  # inlined graphs contain further calls
             torch._C._jit_pass_inline(graph)

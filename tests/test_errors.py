@@ -121,7 +121,7 @@ def test_the_cause_of_an_error_keeps_the_frames_of_the_model_alone() -> None:
     assert [name for name in functions_in(error.tb) if name.startswith("*")] == [
         "*count",
         "*counted",
-        "*with_own_backward",
+        "*rerun_if_own_backward",
         "*run_prepared",
         "*prepared_subject",
         "*errors_of_kind",

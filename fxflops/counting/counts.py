@@ -151,11 +151,11 @@ class _Counts:
         """Return calls with their counts. Most calls repeat an operation that was already counted; a fast path serves these calls."""
         get, no_count = self.counted_as.get, (None, None)
         make_tuple = tuple.__new__  # skips NamedTuple's __new__
-        return [
-            make_tuple(Counted, (call, count)) if operation is call[0] else self.of(call)
-            for call in calls
-            for operation, count in (get(call[0], no_count),)
-        ]
+        all_counted = list[Counted]()
+        for call in calls:
+            operation, count = get(call[0], no_count)
+            all_counted.append(make_tuple(Counted, (call, count)) if operation is call[0] else self.of(call))
+        return all_counted
 
     def of(self, call: Call) -> Counted:
         """Return a call with its count."""

@@ -112,13 +112,13 @@ def _charged(
         if covering.isdisjoint(_above(scope.path)):
             charges.setdefault((scope.path, scope.cls), deque()).append(module_charge)
     charged_calls = []
-    for call in counted:
-        charges_due = charges.get((call.call.path, call.call.target))
-        if charges_due and call.cost is not None:
+    for each in counted:
+        charges_due = charges.get((each.call.path, each.call.target))
+        if charges_due and each.cost is not None:
             _, rule, charge = charges_due.popleft()
-            if id(call.rule) not in user_rule_ids:
-                call = Counted(call.call, Count(call.cost.plus(Cost(others=charge)), rule, integer=call.count.integer))
-        charged_calls.append(call)
+            if id(each.rule) not in user_rule_ids:
+                each = Counted(each.call, Count(each.cost.plus(Cost(others=charge)), rule, integer=each.count.integer))
+        charged_calls.append(each)
     # The remaining charges belong to modules without a recorded call, or to modules whose call has no formula.
     for scope, rule, charge in chain.from_iterable(charges.values()):
         module_call = Call(scope.operation._replace(op=scope.cls.__name__), scope.path)

@@ -201,7 +201,8 @@ class Snapshot:
         self._tensors.before_write(value, lambda tensor: is_new(tensor) or not self.was_there(tensor))
 
     def was_there(self, tensor: torch.Tensor) -> bool:
-        """Return whether a closure, a global or a class already used this tensor's memory at the time of the snapshot."""
+        """Return whether a closure, a global or a class already used this tensor's memory at the time of the snapshot. For the tensors of the
+        model and its inputs, see :meth:`saves`."""
         if self._outside_storages is None:
             with DisableTorchFunction(), disable_current_modes():
                 parts = [part for each in self._outside.tensors for part in stored(each) if is_dense(part)]

@@ -50,7 +50,7 @@ class TensorState:
         self._hooks = [*map(HOOKS, self._differentiable)]
         self._copied_hooks = [(hooks, hooks.copy()) for hooks in self._hooks if hooks] if any(self._hooks) else []
         self._versioned, self._versions = _versions([*tensors, *filter(lambda each: each is not None, self._gradients)])
-        # For each tensor's id: the tensor, its class, and an alias that keeps the tensor's storage, shape and strides.
+        # For each tensor's id: the tensor, an alias that keeps the tensor's storage, shape and strides, and the tensor's class.
         self._layouts: dict[int, tuple[torch.Tensor, torch.Tensor, type]] = {}
         self._remembers_all = False  # whether _layouts has all tensors
         self._aliases = Counter[int]()

@@ -140,7 +140,8 @@ class Scope(_OperationFields, _Scope):
     """One call of a module, for the conventions of tools that count by module hooks.
 
     The target of ``operation`` is the module's class. For a leaf module, ``operation`` is the same object as the ``operation`` of the
-    leaf's Call. ``params`` has the specs of the module's own parameters by name. ``seconds`` is the time that the module's own code takes,
+    leaf's Call. ``params`` has the specs of the module's own parameters by name. ``has_children``: the module has submodules, or hooks do not
+    see the calls inside it. ``seconds`` is the time that the module's own code takes,
     without the calls that this code makes.
     """
 

@@ -17,7 +17,8 @@ A fact that depends on more than the metadata of the arguments must not come fro
 - An operator whose op is in :data:`BEYOND_METADATA` is observed each time.
 - Functions and leaf modules on meta are repeated from the memo, and the fact is then read anew: ``pairs`` in ``FunctionCalls._repeat``,
   ``row`` in ``MetaWorld.repeat_call``.
-- In a profile, attention with a mask is observed each time (``profiled_world.py``). An index out of range raises there.
+- A profile does not read :data:`BEYOND_METADATA`: ``_is_learnable`` in ``profiled_world.py`` says which calls are observed each time, such as
+  attention with a mask. An index out of range raises there.
 - A fact that depends on a setting of torch, such as einsum's ``path``: the setting is in the call's key (``World.read_torch_settings``).
 """
 

@@ -61,8 +61,8 @@ from .request import OwnBackwardError
 from .subject import Subject, run_to_end
 from .uncompiled import uncompiled
 
-unoptimized = torch.jit.optimized_execution  # type: ignore[attr-defined]
-"""``unoptimized(False)`` disables TorchScript's optimizer, since the optimizer runs extra computations in a module's first calls."""
+optimized_execution = torch.jit.optimized_execution  # type: ignore[attr-defined]
+"""``optimized_execution(False)`` disables TorchScript's optimizer, since the optimizer runs extra computations in a module's first calls."""
 ON_META, ON_FAKE, ON_REAL = "counted on the meta device", "counted on fake tensors", "counted on real tensors"
 
 OWN_BACKWARD = "does not require grad and does not have a grad_fn|backward through the graph a second time"
@@ -179,7 +179,7 @@ def run_with_observer(subject: Subject, observer: Observer) -> Observer:
     world, storages = observer.instruments.world, observer.instruments.storages
     with noting_live(storages, observer.calls, subject.named_tensors["params"]):
         out = _forward_and_backward(subject, observer)  # stays alive until the step is over, as in a training loop
-    world.tensors.note_unknown_origin(out)
+    world.tensors.note_missed_calls(out)
     storages.memory_log.move_met_to_beginning()
     # Move DDP's buckets. In a user's block, autograd may also add to older gradients, so Block.finished always does this.
     if subject.request.backward and any(
@@ -344,7 +344,7 @@ def _meta_run_that_sees_all(
         if not subject.is_for_another_device:
             raise
         return run(observe_dispatch=True)
-    return run(observe_dispatch=True) if world.mirror.unknown_origin else (world, observer)
+    return run(observe_dispatch=True) if world.mirror.missed_calls else (world, observer)
 
 
 def _on_real(subject: Subject, registry: FormulaRegistry, why: str) -> Run:
@@ -514,7 +514,7 @@ def _forward_and_backward(subject: Subject, observer: Observer) -> Any:
     subject.snapshot.remember_layouts(references.replaceable())
     references.begin()
     try:
-        with uncompiled(), unoptimized(False), observer:
+        with uncompiled(), optimized_execution(False), observer:
             with subject.autocast_region():
                 out = run_to_end(subject.model(*args, **kwargs))
             if _may_run_own_backward(subject) and _ran_own_backward(observer, out, subject):

@@ -36,8 +36,8 @@ from .model_run import (
     meta_world_of,
     new_observer,
     observe_on_own_tensors,
+    optimized_execution,
     run_model,
-    unoptimized,
 )
 from .out_of_memory import noting_live
 from .outcome import Compiled, Run
@@ -332,13 +332,13 @@ def _graph_on_meta(subject: Subject, graph: fx.GraphModule, registry: FormulaReg
     collector = CallCollector(observer, graph.graph)
     memory, inputs = MemoryMeter(observer.instruments.storages), subject.rewound_inputs_by_name()
     try:
-        with uncompiled(), unoptimized(False), observer:
+        with uncompiled(), optimized_execution(False), observer:
             run_graph(graph, inputs, collector, memory)
     except (RunError, InputError, NotImplementedError, OutOfMemoryError):
         return None
     finally:
         observer.release()
-    if world.mirror.meta_error or world.mirror.unknown_origin:
+    if world.mirror.meta_error or world.mirror.missed_calls:
         return None
     return GraphRun(collector.calls_of, NodeBytes(memory.bytes, {}), ran_backward=False)
 
@@ -356,7 +356,7 @@ def _graph_on_real(subject: Subject, graph: fx.GraphModule, registry: FormulaReg
     inputs, backward_meter = subject.rewound_inputs_by_name(), backward_memory if with_backward else None
     try:
         noting = noting_live(storages, observer.calls, subject.named_tensors["params"])
-        with noting, uncompiled(), unoptimized(False), observer:
+        with noting, uncompiled(), optimized_execution(False), observer:
             run_graph(graph, inputs, collector, memory, backward_meter=backward_meter, observer=observer)
     except RunError:
         if not with_backward:

@@ -18,7 +18,7 @@ Outcome = TypeVar("Outcome")
 class OwnBackwardError(Exception):
     """The callable runs a backward pass itself, so it must run with gradients enabled and without another backward pass.
 
-    The user never sees this error, since :func:`with_own_backward` catches it and starts the run again.
+    The user never sees this error, since :func:`rerun_if_own_backward` catches it and starts the run again.
     """
 
 
@@ -58,7 +58,7 @@ class Request:
         return self.backward and not self.own_backward
 
 
-def with_own_backward(request: Request, name: str, run: Callable[[Request], Outcome]) -> Outcome:
+def rerun_if_own_backward(request: Request, name: str, run: Callable[[Request], Outcome]) -> Outcome:
     """Return ``run(request)``. If the callable runs a backward pass itself, run again without adding another backward pass.
 
     ``name`` is the callable's name. Raises InputError if such a callable is combined with an optimizer.

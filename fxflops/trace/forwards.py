@@ -1,4 +1,4 @@
-"""Stand-ins for module calls, so that an observer can skip a forward if a shape rule gives the result."""
+"""Replacements for module calls, so that an observer can skip a forward if a shape rule gives the result."""
 
 from __future__ import annotations
 

@@ -92,8 +92,9 @@ class MetaMirror(ModelTensors):
     ``state`` has the tensors of the model and its inputs; ``snapshot`` saves and restores these and other tensors.
     ``on_mirrored(tensor, meta)`` is called for each new pair, ``on_stranger(tensor)`` for each tensor of unknown origin.
 
-    ``unknown_origin`` turns True when a call takes a tensor that is not in the state, was not returned by an observed call, and is not in the
-    snapshot, such as a tensor in a closure. The run is then repeated with a dispatch mode. ``has_meta_tensors``: tensors of the state itself are on meta.
+    ``missed_calls``: calls may have been missed, so the run must be repeated with a dispatch mode. It turns True when a call takes a tensor that
+    is not in the state, was not returned by an observed call, and is not in the snapshot, such as a tensor in a closure, and when the kernel
+    of an unobserved operator calls a function (``MetaWorld.called_unseen``). ``has_meta_tensors``: tensors of the state itself are on meta.
     ``meta_error`` is the text of the first error in any thread that a run on real tensors would not raise, or "". ``registered`` has
     references to the tensors of known origin, by id, with the forms that :meth:`form` has read so far.
     ``shared_form(shape, stride, dtype, place)`` returns the shared form of all tensors with this metadata.
@@ -106,10 +107,10 @@ class MetaMirror(ModelTensors):
         snapshot: Snapshot,
         shared_form: Callable[..., Form] | None = None,
     ) -> None:
-        self.unknown_origin = False
+        self.missed_calls = False
         self.meta_error = ""
         self.keeps_lengths = (
-            False  # True only for a GPU: a CPU computes packed sequences step by step, as a real run shows
+            False  # True only for a GPU, which runs a packed sequence in one kernel; a CPU runs it step by step
         )
         # The meta world sets these two functions, to update the run's live storages.
         self.on_mirrored: Callable[[torch.Tensor, torch.Tensor], None] = lambda *_: None
@@ -332,18 +333,18 @@ class MetaMirror(ModelTensors):
         return self.of(value) if isinstance(value, torch.Tensor) and self._is_invalid(value) else value
 
     @hidden_from_modes
-    def note_unknown_origin(self, value: Any) -> None:
-        """Set ``unknown_origin`` if the model returned a tensor of unknown origin."""
+    def note_missed_calls(self, value: Any) -> None:
+        """Set ``missed_calls`` if the model returned a tensor of unknown origin."""
         self._survey(tensors_in(value))
 
     def _survey(self, value: Any) -> bool:
-        """Return whether a call with these tensors must run on meta; set ``unknown_origin`` if the origin of a tensor is unknown."""
+        """Return whether a call with these tensors must run on meta; set ``missed_calls`` if the origin of a tensor is unknown."""
         needs_meta = False
         for tensor in tensors_given(value):
             registered = self.registered.get(id(tensor))
             is_known = id(tensor) in self._state or (registered is not None and registered[0]() is tensor)
             if not is_known and not self.snapshot.saves(tensor):
-                self.unknown_origin = True
+                self.missed_calls = True
                 self.on_stranger(tensor)
             if _is_on_meta(tensor):
                 needs_meta = True

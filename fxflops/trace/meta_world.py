@@ -214,7 +214,7 @@ class MetaWorld(World):
     def called_unseen(self) -> None:
         # If a meta kernel that torch wrote in Python makes this call, the kernel's operator was dispatched unobserved.
         if not self.observe_dispatch:
-            self.mirror.unknown_origin |= is_meta_kernel()
+            self.mirror.missed_calls |= is_meta_kernel()
 
     # How a call runs
 

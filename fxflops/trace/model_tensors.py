@@ -48,7 +48,7 @@ class ModelTensors:
         """Return the arguments of a property access. If the property is ``grad``, pass the tensor that has the gradient."""
         return args
 
-    def note_unknown_origin(self, value: Any) -> None:
+    def note_missed_calls(self, value: Any) -> None:
         """Check the result of a run for tensors of unknown origin, which show that calls were missed."""
 
     def spec(self, tensor: torch.Tensor) -> Spec:

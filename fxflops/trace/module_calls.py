@@ -110,7 +110,7 @@ class ModuleCalls(ThreadPart):
             if stopped:
                 # If guards have turned the modes off, no handler runs until this call ends. So all device work until then belongs to the module.
                 open_calls = self._stack.open
-                is_unseen = bool(open_calls and open_calls[-1].guards)
+                is_unseen = bool(open_calls) and open_calls[-1].runs_unobserved
                 self._stopwatch.go(type(module) if is_unseen else None)
 
     def end(self, module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
@@ -144,17 +144,16 @@ class ModuleCalls(ThreadPart):
         # The module's forward may have been replaced since the run began.
         if self.formula_of(observed) is not None and "forward" not in module.__dict__ and not stack.leaf_depth:
             self._begin_leaf(observed, open_call, args, kwargs)
-        # A call that runs unobserved is like an earlier call, which has been searched.
-        for op in () if open_call.guards else hidden_kernels(module):
+        # A call that runs unobserved is like an earlier call of a module without hidden kernels.
+        for op in () if open_call.runs_unobserved else hidden_kernels(module):
             self._recording.record_unobservable(op, module, (args, kwargs))
         open_call.start = self._stopwatch.now()
 
     def _begin_leaf(self, observed: ObservedModule, open_call: OpenCall, args: Any, kwargs: Any) -> None:
         """Prepare for the call of a module that has a formula and hooks, if the call is to be recorded as a whole."""
         module = observed.module
-        looks_up = (
-            not self._world.is_meta and not module._modules
-        )  # on meta, _call_leaf looks up the calls that may be skipped
+        # On meta, _call_leaf looks up the calls that may be skipped.
+        looks_up = not self._world.is_meta and not module._modules
         memo = self._learning.memo_now(in_handler=False) if looks_up else None
         lookup = None if memo is None else self._look_up(memo, observed, args, kwargs)
         # A call with a recipe is like an earlier call that was recorded as a whole.
@@ -172,7 +171,7 @@ class ModuleCalls(ThreadPart):
                 open_call.turn_off(DisableTorchFunction(), DisableTorchDispatch())
         elif lookup is not None:
             open_call.lookup = lookup._replace(before=self._learning.begin())
-        elif memo is None:
+        elif memo is None:  # while the memo may be used, there is no unwritten memory, no graph and no backward pass
             self._state.call_operators.clear()
             self._recording.check_reads(self.formula_of(observed), module, args, kwargs)
             if not self._state.plain_functions.current:
@@ -294,6 +293,7 @@ class ModuleCalls(ThreadPart):
         """Return the operation of a non-leaf module's call, which is recorded only as a scope."""
         cls, world = type(module), self._world
         key = None
+        # The module has run, so the memo only saves making the specs anew, whatever else the call depends on. On meta, specs are shared already.
         memo = None if world.is_meta else world.memo
         if memo is not None:
             try:

@@ -105,20 +105,20 @@ class ProfiledWorld(World):
 
     def learn(self, call: NewCall, operation: Operation, out: Any, memory_effect: MemoryEffect) -> None:
         formula, arguments = call.formula, (call.args, call.kwargs)
-        if _is_observed_each_time(formula, operation):
+        if not _is_learnable(formula, operation):
             return
         # Code from outside torch may check which modes are on, or turn modes on.
         is_from_torch = formula.is_ours and (
             not isinstance(operation.target, type) or is_torch_module(operation.target)
         )
         # If the call leaves only its result in memory, the dispatch mode may be off when the call is repeated.
-        is_complete = is_from_torch and memory_effect.bytes_left == self._storages.bytes_since(
+        leaves_only_its_result = is_from_torch and memory_effect.bytes_left == self._storages.bytes_since(
             memory_effect.storage_count, (arguments, out)
         )
         returns = (
             NEW if memory_effect.bytes_left > 0 or formula.reason != VIEW else VIEWS
         )  # a reshape that copies has memory of its own
-        self.memo[call.key] = Recipe(operation, returns, memory_effect.transients if is_complete else None)
+        self.memo[call.key] = Recipe(operation, returns, memory_effect.transients if leaves_only_its_result else None)
 
     def repeat_call(
         self, recipe: Recipe, func: Any, args: Any, kwargs: Any, run_timed: RunTimed, module: nn.Module | None = None
@@ -142,6 +142,6 @@ class ProfiledWorld(World):
                 storages.add_all(out)
 
 
-def _is_observed_each_time(formula: Formula, operation: Operation) -> bool:
-    """Return whether a call's record depends on more than metadata, or the call leaves memory unwritten."""
-    return may_have_mask(operation) or formula.op in UNINITIALIZED or formula.reason in (QUERY, ESCAPE)
+def _is_learnable(formula: Formula, operation: Operation) -> bool:
+    """Return whether a call's record depends only on metadata, and the call writes all memory that it allocates."""
+    return not (may_have_mask(operation) or formula.op in UNINITIALIZED or formula.reason in (QUERY, ESCAPE))

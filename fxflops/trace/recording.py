@@ -103,7 +103,7 @@ class Recording(ThreadPart):
         """If a function reads memory that no observed call has written, record the unseen write as a call without a formula."""
         if is_between_processes(func):  # neither its schema nor its name shows which arguments it writes to
             self._unwritten.wrote((args, kwargs))
-        elif self._unwritten.is_read_by(formula, func, args, kwargs):
+        elif self._unwritten.take_reads(formula, func, args, kwargs):
             self._call_log.call(
                 None, "unseen write to torch.empty", (*spec_of((args, kwargs)), None), self._state.innermost_path(), 0.0
             )

@@ -58,6 +58,11 @@ class OpenCall:
         self.guards: tuple[AbstractContextManager[Any], ...] = ()
         self.start = self.inside = self.communication = 0.0
 
+    @property
+    def runs_unobserved(self) -> bool:
+        """Whether modes are off during the call."""
+        return bool(self.guards)
+
     def turn_off(self, *guards: AbstractContextManager[Any]) -> None:
         """Enter contexts that turn modes off; :meth:`exit_guards` exits them."""
         for guard in guards:

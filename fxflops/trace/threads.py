@@ -177,13 +177,13 @@ class Watched:
             self._run()
 
     def _wrapped(self, func: Callable[..., Any]) -> Callable[..., Any]:
-        return func if _is_called_by_library(EACH_CALL_HANDLER) else self._wrap(func)
+        return func if _is_called_by_fxflops(EACH_CALL_HANDLER) else self._wrap(func)
 
 
 THREAD_WORK = Watched.__call__.__code__
 
 
-def _is_called_by_library(last: CodeType) -> bool:
+def _is_called_by_fxflops(last: CodeType) -> bool:
     """Return whether fxflops made the innermost call of the function with this code, within this thread's work."""
     _, *callers = dropwhile(lambda frame: frame.f_code is not last, frames())
     return any(map(is_own, takewhile(lambda frame: frame.f_code is not THREAD_WORK, callers)))
@@ -193,7 +193,7 @@ def _counts_itself() -> bool:
     """Return whether this thread counts a model itself: then our function mode is on, or fxflops has called the module."""
     if any(type(mode) is FunctionMode for mode in get_current_function_mode_stack()):
         return True
-    return _is_called_by_library(MODULE_CALL)
+    return _is_called_by_fxflops(MODULE_CALL)
 
 
 def drop(observer: Any, *kept: str) -> None:

@@ -129,7 +129,7 @@ class Unwritten:
         """Return whether a call copies an unwritten tensor. The copy is unwritten, too: reading the copy is reported, making it is not."""
         return formula is not None and formula.op in COPIES and self.has_unwritten(_first_argument(args, kwargs))
 
-    def is_read_by(self, formula: Formula | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def take_reads(self, formula: Formula | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Return whether a call reads an unwritten tensor; ``formula`` is the call's formula.
 
         The call's tensors are then removed, since they are written to now, or have been reported. If the call reads only the shape or
