@@ -560,7 +560,7 @@ def test_the_memory_of_a_call_that_looks_like_an_earlier_one(case: str, monkeypa
         return p.report.max_memory
 
     found = peak()
-    monkeypatch.setattr(ProfiledWorld, "memo_of_functions", lambda *_: None)
+    monkeypatch.setattr(ProfiledWorld, "memo_of_functions_and_leaves", lambda *_: None)
     assert found == peak()
 
 

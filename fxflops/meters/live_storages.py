@@ -17,6 +17,23 @@ keep a weak reference to the storage. The callback of this reference runs when P
 - *Placeholders*: storages on meta in a run on another device. They hold no memory. Sometimes the device is known only at the end of the
   run, so fxflops notes which storages are placeholders, and leaves them out of the log in the end.
 - *Handed out*: storages that the model has asked for. The model may then resize them without a call that fxflops sees.
+
+What happens, and the method that must be called:
+
+=================================================================  =====================================================================
+event                                                              method of :class:`LiveStorages`
+=================================================================  =====================================================================
+a call is about to allocate or free memory                         ``begin_next_call``
+a call has returned tensors                                        ``add`` for one tensor, ``add_all`` for a nested value
+a call that was not run needs temporaries                          ``add_transients``
+the bytes of a call are to be measured                             ``begin_call``, then ``end_call``
+a tensor is found that no call has made                            ``add_existing`` if its category is known, otherwise ``add_given``
+the category of tracked tensors becomes known                      ``label``
+a meta tensor is made for a real tensor                            ``add_stand_in``; ``share`` for optimizer state
+a call may give a tensor other memory (``x.data = y``)             ``may_reassign``, before the call
+the model asks for a storage, and may resize it                    ``may_resize``
+Python frees a storage                                             none: a weak reference notices it
+=================================================================  =====================================================================
 """
 
 from __future__ import annotations

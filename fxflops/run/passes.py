@@ -1,4 +1,17 @@
-"""Analyze a model in several passes: calls, memory, peak, times, kernels. Every pass starts from the same state of the model."""
+"""Analyze a model in several passes: calls, memory, peak, times, kernels. Every pass starts from the same state of the model.
+
+================================  ==========================================  ==================  ========================================
+pass                              what runs                                   in                  gives
+================================  ==========================================  ==================  ========================================
+graph, if it is recorded          the model                                   ``traced_graph``    the graph
+calls of the graph                the graph, on meta or on its own device     ``_matching_runs``  the calls and the bytes of each node
+calls of the model                the model                                   ``_matching_runs``  the record's calls; whether they match
+memory, if all tensors are meta   the model, with the device's kernels        ``run_model``       the predicted memory
+peak, with allocator statistics   the graph                                   ``_allocated``      the peak, and the bytes of each node
+times                             the model, the compiled model, the graph    ``_timed``          latencies, and the time of each node
+kernels, if requested             the graph, under torch.profiler             ``_kernels``        the kernels of each node
+================================  ==========================================  ==================  ========================================
+"""
 
 from __future__ import annotations
 

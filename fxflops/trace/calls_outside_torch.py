@@ -82,7 +82,7 @@ class CallsOutsideTorch(ThreadPart):
         if self._stack.inside_leaf() or self._state.in_call:
             return None
         with DisableTorchFunction():
-            return spec_of(args), spec_of(kwargs), self._recording.node_arguments(args, kwargs), self._stopwatch.now()
+            return spec_of(args), spec_of(kwargs), self._recording.graph_arguments(args, kwargs), self._stopwatch.now()
 
     def end_function(self, function: FunctionType, beginning: Any, value: Any) -> None:
         specs, kwspecs, node_args, start = beginning

@@ -28,7 +28,7 @@ class FakeWorld(ProfiledWorld):
     ``results``, except for phase, module and memory.
 
     Functions are observed anew in each call, although a ProfiledWorld has a memo for them: the rank's mode is a second dispatch mode, and
-    ``memo_of_functions`` allows the memo of functions only under one.
+    ``memo_of_functions_and_leaves`` allows the memo of functions only under one.
     """
 
     def __init__(self, device: torch.device | None, results: FakeResults) -> None:
@@ -47,7 +47,7 @@ class FakeWorld(ProfiledWorld):
             return None, None
         return self._results.key_of(func, args, kwargs)
 
-    def learn_operator(
+    def keep_operator_recipe(
         self, call: NewCall, operation: Operation, out: Any, memory_effect: MemoryEffect, is_part: bool
     ) -> None:
         is_repeatable = call.formula.op not in OBSERVED_EACH_TIME and not communicates(operation.target)

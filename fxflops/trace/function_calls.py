@@ -144,7 +144,21 @@ class FunctionCalls(ThreadPart):
         return out
 
     def _observe_call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a call without using the memo. Record either the call or the calls inside it."""
+        """Run a call without using the memo. Of these, the first that applies decides what is recorded:
+
+        =======================================================  ======================  ================================================
+        the call                                                 runs in                 recorded is
+        =======================================================  ======================  ================================================
+        belongs to torch's compiler, or only infers shapes                                nothing
+        runs under a functorch transform                         ``_run_transformed``    the operators that it dispatches
+        is answered by the world, e.g. ``x.device`` on meta      ``_record_answer``      the answer in the graph, if one is recorded
+        is part of a call that is recorded as a whole            ``CallRunner.run``      nothing
+        reads or sets a property                                 ``_run_plain``          a node of the graph
+        asks for an address, a type, metadata or integers        ``_run_query``          nothing
+        is a Python function without a formula                   ``_observe_body``       the calls inside it
+        is any other                                             ``_run_and_record``     the call, or its operators without a formula
+        =======================================================  ======================  ================================================
+        """
         if is_importing_compiler():
             with unseen():
                 return self._stopwatch.run(func, args, kwargs)
@@ -175,11 +189,21 @@ class FunctionCalls(ThreadPart):
         if type(func) is MethodWrapperType or isinstance(func, type):  # a property of a tensor; torch.device(...)
             return self._run_plain(func, args, kwargs)
         formula = self._registry.find(func)
+        answer = self._run_query(formula, func, args, kwargs)
+        if answer is not NotImplemented:
+            return answer
+        if formula is None and isinstance(func, FunctionType) and func not in self._state.bodies_under_way:
+            return self._observe_body(func, args, kwargs)
         in_parts = runs_in_parts(args, kwargs)
+        with self._lock:
+            return self._run_and_record(func, args, kwargs, original, None if in_parts else formula, in_parts)
+
+    def _run_query(self, formula: Formula | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return the answer to a call that asks for an address, a type, metadata or integers; NotImplemented for any other call."""
         if formula is not None and formula.op == ADDRESS:
             if self._shared.spelling.is_compared(ADDRESS):
                 return address_of(args[0])
-            if world.is_meta and args[0].is_meta:
+            if self._world.is_meta and args[0].is_meta:
                 raise NotImplementedError(
                     "cannot read memory at a tensor's address: tensors on the meta device have no values"
                 )
@@ -189,10 +213,7 @@ class FunctionCalls(ThreadPart):
         if formula is not None and (formula.reason == QUERY or (formula.reason == ESCAPE and is_integral(args[0]))):
             with self._state.within_call():
                 return self._stopwatch.run(func, args, kwargs)
-        if formula is None and isinstance(func, FunctionType) and func not in self._state.bodies_under_way:
-            return self._observe_body(func, args, kwargs)
-        with self._lock:
-            return self._run_and_record(func, args, kwargs, original, None if in_parts else formula, in_parts)
+        return NotImplemented
 
     def _run_and_record(
         self,
@@ -210,12 +231,12 @@ class FunctionCalls(ThreadPart):
         ``original`` has the arguments that the model passed.
         """
         self._world.called_unseen()
-        specs, kwspecs = self._recording.arguments(func, args, kwargs)  # with the model's own device arguments
+        specs, kwspecs = self._recording.argument_specs(func, args, kwargs)  # with the model's own device arguments
         args, kwargs = self._world.redirect(func, args, kwargs)
         copies_unwritten = self._unwritten.is_copied_by(formula, *original)
         if not (copies_unwritten or in_parts):
             self._recording.check_reads(formula, func, *original)
-        node_args = self._recording.node_arguments(args, kwargs)
+        node_args = self._recording.graph_arguments(args, kwargs)
         target = self._shared.spelling.of(func) if func in WRITTEN_AS else func
         self._state.call_operators.clear()
         start = self._stopwatch.now()
@@ -231,7 +252,7 @@ class FunctionCalls(ThreadPart):
             self._recording.call_raised(path, formula, func, original)
             raise
         if formula is not None:
-            call_specs = specs, kwspecs, self._recording.result(formula, func, original, out)
+            call_specs = specs, kwspecs, self._recording.result_spec(formula, func, original, out)
             self._recording.record(formula, target, call_specs, self._stopwatch.now() - start, origin_of(func))
             if type(func) is LibraryFunction:
                 self._library.follow_backward(func, args, kwargs, call_specs, out)
@@ -289,7 +310,7 @@ class FunctionCalls(ThreadPart):
 
     def _run_plain(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function that computes nothing, but may return a tensor, such as ``x.T`` or ``x.data``."""
-        node_args = self._recording.node_arguments(args, kwargs)
+        node_args = self._recording.graph_arguments(args, kwargs)
         with self._state.within_call():
             out = self._stopwatch.run(func, args, kwargs)
         self._world.returned(func, args, kwargs, out)

@@ -20,7 +20,7 @@ class Learning(ThreadPart):
         threads, under autocast or a functorch transform, or if the world says so. ``in_handler``: our function mode is off because
         it is handling a call.
         """
-        memo = self._world.memo_of_functions(in_handler)
+        memo = self._world.memo_of_functions_and_leaves(in_handler)
         depends_on_more = memo is not None and (
             self._stack.leaf_depth
             or self._state.in_call
@@ -54,4 +54,4 @@ class Learning(ThreadPart):
         if is_only_call:
             operation = self._calls[before.calls].operation
             if operation.target is call.target:
-                self._world.learn(call, operation, out, memory_effect)
+                self._world.keep_recipe(call, operation, out, memory_effect)

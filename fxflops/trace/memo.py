@@ -7,7 +7,7 @@ tensor's *form*; each world decides what a form is. The head of a key is what wa
 =====================  ==========================================  ========================================================================
 world, call            head                                        what else the record could depend on
 =====================  ==========================================  ========================================================================
-meta, function         target, torch's settings for it             ``memo_of_functions`` allows no memo with gradients or the dispatch mode;
+meta, function         target, torch's settings for it             ``memo_of_functions_and_leaves`` allows no memo with gradients or the dispatch mode;
                                                                    each default dtype has its own memo
 meta, leaf             class, settings of the module               the same; settings include the types of all attributes
 meta, operator         operator                                    each default dtype has its own memo

@@ -276,7 +276,7 @@ class MetaWorld(World):
 
     # The memo
 
-    def memo_of_functions(self, in_handler: bool) -> Memo | None:
+    def memo_of_functions_and_leaves(self, in_handler: bool) -> Memo | None:
         if self._autocast.cast_weights:
             self._autocast.forget()
         if self._dtype is not get_default_dtype():  # factories and type promotion depend on the default dtype
@@ -459,11 +459,11 @@ class MetaWorld(World):
         self.mirror.register_form(out, form)
         return form
 
-    def learn(self, call: NewCall, operation: Operation, out: Any, memory_effect: MemoryEffect) -> None:
+    def keep_recipe(self, call: NewCall, operation: Operation, out: Any, memory_effect: MemoryEffect) -> None:
         with DisableTorchFunction():
             self._learn(call, operation, out, memory_effect, is_part=False)
 
-    def learn_operator(
+    def keep_operator_recipe(
         self, call: NewCall, operation: Operation, out: Any, memory_effect: MemoryEffect, is_part: bool
     ) -> None:
         if call.formula.op not in OBSERVED_EACH_TIME and forms_in(call.key):

@@ -176,7 +176,7 @@ class ModuleCalls(ThreadPart):
             self._recording.check_reads(self.formula_of(observed), module, args, kwargs)
             if not self._state.plain_functions.current:
                 with DisableTorchFunction():
-                    open_call.node_args = self._recording.node_arguments(args, kwargs)
+                    open_call.node_args = self._recording.graph_arguments(args, kwargs)
 
     def _look_up(self, memo: Memo, observed: ObservedModule, args: Any, kwargs: Any) -> LeafLookup | None:
         """Look up a leaf's call in the memo; return None if the call has no key."""

@@ -83,7 +83,7 @@ class OperatorCalls(ThreadPart):
             else:
                 operation = Operation(formula.op, func, spec_of(args), spec_of(kwargs), spec_of(out))
             call = NewCall(key, formula, func, func, args, kwargs)
-            self._world.learn_operator(call, operation, out, memory_effect, is_part=not is_call)
+            self._world.keep_operator_recipe(call, operation, out, memory_effect, is_part=not is_call)
         return out
 
     def _observe_operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -112,13 +112,13 @@ class OperatorCalls(ThreadPart):
             if formula is None and isinstance(func, OpOverload) and func._can_decompose():
                 with self._state.dispatching(func), dispatch_mode_on(self._state.aten):
                     return self._stopwatch.run(func.decompose, args, kwargs)
-            node_args = self._recording.node_arguments(args, kwargs)
+            node_args = self._recording.graph_arguments(args, kwargs)
             start = self._stopwatch.now()
             out = self._runner.run(func, args, kwargs)
             # Do not record a higher-order operator, since the calls inside it are recorded. Do not record a query, since it computes nothing.
             is_recorded = not isinstance(func, HigherOrderOperator) if formula is None else formula.reason != QUERY
             if is_recorded:
-                call_specs = specs, kwspecs, self._recording.result(formula, func, original, out)
+                call_specs = specs, kwspecs, self._recording.result_spec(formula, func, original, out)
                 origin = self._origin(func, self._phases.now())
                 self._recording.record(formula, func, call_specs, self._stopwatch.now() - start, origin)
                 self._recording.own_nodes_behind(out, args)
@@ -144,7 +144,7 @@ class OperatorCalls(ThreadPart):
         self._shared.announce_writes(func, args, kwargs)
         formula = self._registry.find(func)
         self._recording.check_reads(formula, func, args, kwargs)
-        node_args = self._recording.node_arguments(args, kwargs)
+        node_args = self._recording.graph_arguments(args, kwargs)
         group = self._shared.collectives.group_of(func, args, kwargs)
         start = self._stopwatch.now()
         out = self._runner.run(func, args, kwargs)

@@ -80,7 +80,7 @@ class ProfiledWorld(World):
         self.device = device
         self._compiler: Any = None
 
-    def memo_of_functions(self, in_handler: bool) -> Memo | None:
+    def memo_of_functions_and_leaves(self, in_handler: bool) -> Memo | None:
         """Return the memo if no modes except ours, no backward pass and no saved-tensor hooks are active, else None."""
         depends_on_more = (
             len_torch_function_stack() != (0 if in_handler else 1)
@@ -103,7 +103,7 @@ class ProfiledWorld(World):
         gradients = torch.is_grad_enabled()
         return (gradients,) if read_settings is None else (gradients, *read_settings())
 
-    def learn(self, call: NewCall, operation: Operation, out: Any, memory_effect: MemoryEffect) -> None:
+    def keep_recipe(self, call: NewCall, operation: Operation, out: Any, memory_effect: MemoryEffect) -> None:
         formula, arguments = call.formula, (call.args, call.kwargs)
         if not _is_learnable(formula, operation):
             return

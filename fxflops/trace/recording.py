@@ -48,7 +48,7 @@ class Recording(ThreadPart):
     ) -> None:
         """Record a call whose operation is known. It may have written to its arguments.
 
-        Not called in a backward pass, where no world's ``memo_of_functions`` allows the memo, so the call's path needs no owner.
+        Not called in a backward pass, where no world's ``memo_of_functions_and_leaves`` allows the memo, so the call's path needs no owner.
         """
         # A run without the dispatch mode is repeated with it, if the model runs a backward pass.
         phase = self._phases.now() if self._world.observe_dispatch else FORWARD
@@ -63,7 +63,7 @@ class Recording(ThreadPart):
                 None, op, (*spec_of(arguments), None), self._shared.observed_modules[id(module)].path, 0.0
             )
 
-    def node_arguments(self, args: Any, kwargs: Any) -> Any:
+    def graph_arguments(self, args: Any, kwargs: Any) -> Any:
         """Return the arguments of a call as nodes of the recorded graph; None if the call is not a separate node.
 
         A gradient that the forward computes is a single node, which includes the hooks and recomputations of its backward pass.
@@ -72,13 +72,13 @@ class Recording(ThreadPart):
             return None
         return self._graph_listener.before(args, kwargs)
 
-    def arguments(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    def argument_specs(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         """Return the specs of a call's positional and keyword arguments. For another library's function, all arguments are named."""
         if type(func) is LibraryFunction:
             return (), self._library.specs_of(func, args, kwargs)
         return spec_of(args), spec_of(kwargs)
 
-    def result(self, formula: Formula | None, func: Any, arguments: Arguments, out: Any) -> Any:
+    def result_spec(self, formula: Formula | None, func: Any, arguments: Arguments, out: Any) -> Any:
         """Return a result's spec, with the facts that a formula needs besides the shape."""
         if type(func) is LibraryFunction:
             return self._library.result_of(formula, func, arguments, out)
@@ -97,7 +97,7 @@ class Recording(ThreadPart):
         formula = self._registry.find(func)
         if formula is None:
             return operation
-        return operation._replace(out=self.result(formula, func, (args, kwargs), out))
+        return operation._replace(out=self.result_spec(formula, func, (args, kwargs), out))
 
     def check_reads(self, formula: Formula | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """If a function reads memory that no observed call has written, record the unseen write as a call without a formula."""
@@ -126,7 +126,9 @@ class Recording(ThreadPart):
             for func, (*specs, out) in self._state.call_operators:
                 part = self._registry.find(func)
                 if formula is not None and part is not None and formula.op == part.op == ATTENTION:
-                    out = self.result(formula, target, arguments, out)  # the kernel may have got a mask without values
+                    out = self.result_spec(
+                        formula, target, arguments, out
+                    )  # the kernel may have got a mask without values
                 self._call_log.call(part, func, (*specs, out), path, 0.0)
         self._state.call_operators.clear()
 

@@ -140,9 +140,9 @@ class World:
         """
         return False
 
-    # Methods for the memo. Except for memo_of_functions, they are called only if the world has a memo
+    # Methods for the memo. Except for memo_of_functions_and_leaves, they are called only if the world has a memo
 
-    def memo_of_functions(self, in_handler: bool) -> Memo | None:
+    def memo_of_functions_and_leaves(self, in_handler: bool) -> Memo | None:
         """Return the memo for torch's current settings; None if the memo of functions and leaves may not be used in this thread now.
 
         It may be used if a call's record depends only on the metadata of the call's tensors. ``in_handler``: the observer's function
@@ -187,10 +187,10 @@ class World:
         """
         return NotImplemented, None
 
-    def learn(self, call: NewCall, operation: Operation, out: Any, memory_effect: MemoryEffect) -> None:
+    def keep_recipe(self, call: NewCall, operation: Operation, out: Any, memory_effect: MemoryEffect) -> None:
         """Add a recipe to the memo for a call that was recorded as ``operation``, if the record depends only on metadata."""
 
-    def learn_operator(
+    def keep_operator_recipe(
         self, call: NewCall, operation: Operation, out: Any, memory_effect: MemoryEffect, is_part: bool
     ) -> None:
         """Add a recipe to the memo for an operator call, if its record depends only on metadata.
