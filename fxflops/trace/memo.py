@@ -7,8 +7,8 @@ tensor's *form*; each world decides what a form is. The head of a key is what wa
 =====================  ==========================================  ========================================================================
 world, call            head                                        what else the record could depend on
 =====================  ==========================================  ========================================================================
-meta, function         target, torch's settings for it             ``memo_of_functions_and_leaves`` allows no memo with gradients or the dispatch mode;
-                                                                   each default dtype has its own memo
+meta, function         target, torch's settings for it             gradients and the dispatch mode: ``memo_of_functions_and_leaves`` then
+                                                                   allows no memo; each default dtype has its own memo
 meta, leaf             class, settings of the module               the same; settings include the types of all attributes
 meta, operator         operator                                    each default dtype has its own memo
 profile, function      target, grad mode, torch's settings         the call runs: if its result is unlike the recipe's, the call is recorded
