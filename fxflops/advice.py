@@ -16,6 +16,8 @@ WORDS = {
     "convention": ": pass the convention itself to recount(convention)",
     "dataloader": "\n  a DataLoader has many batches: pass the inputs of one batch, e.g. batch = next(iter(loader))",
     "dataset": "\n  a dataset has many samples: pass the inputs of one batch, as a DataLoader returns them",
+    "gradients": "\n  the model differentiates in its forward, and a count of a model runs without gradients: "
+    "pass a function that calls the model, as in count(lambda x: model(x), x)",
     "image": "\n  an image is not a tensor: pass torchvision.transforms.functional.to_tensor(image)[None]",
     "inputs": "; pass positional inputs as a tuple, args=(a, b), and named inputs as a dict, kwargs={...}",
     "list": "\n  a list counts as one input: pass a single input without a list, and several inputs as a tuple, (a, b)",
@@ -52,6 +54,7 @@ COMMAND = {
     "cast": "\n  --dtype sets the dtype of the weights, --input SHAPE:DTYPE sets the dtype of an input",
     "config": ": it looks like a transformers config; to count a model with this config, use hf:path/to/config.json",
     "convention": ": give --convention",
+    "gradients": "\n  the model differentiates in its forward, and a count runs without gradients: add --backward",
     "meta": "\n  to run a model on meta, add --counts-only; the inputs can be on any device",
     "record": "\n--trace record records a run of the model instead",
     "report": "; to save a report, use fxflops run ... --save report.json",

@@ -206,3 +206,26 @@ def test_gradients_that_are_there_cost_one_add_per_parameter(device: str) -> Non
     assert first is not None
     assert backward() == first + 7 * 5 + 7
     assert fxflops.count(model, x, backward=True).total_backward_flops == first
+
+
+class Force(nn.Module):
+    """Returns an energy and its derivative."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        x = x.detach().requires_grad_()
+        energy = self.layer(x).tanh().sum()
+        return energy, torch.autograd.grad(energy, x)[0]
+
+
+def test_a_forward_that_differentiates_needs_a_function() -> None:
+    model, x = Force(), torch.randn(3, 4)
+    with pytest.raises(fxflops.RunError, match="pass a function that calls the model") as error:
+        fxflops.count(model, x)
+    assert "does not require grad" in str(error.value)
+    # Forward: 3 * 4 outputs of 4 products; gradient of the input: the same number of products.
+    report = fxflops.count(lambda x: model(x), x)
+    assert sum(each.macs or 0 for each in report.counted) == 2 * 3 * 4 * 4

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from ..errors import InputError
-from ..records import PHASES, Counted, Module, prefixes, specs_in
+from ..records import ALL_PHASES, PHASES, Counted, Module, prefixes, specs_in
 
 K = TypeVar("K")
 
@@ -198,8 +198,9 @@ def by_module_and_operator(items: Iterable[Item], modules: Iterable[Module]) -> 
     return rows
 
 
-def check_phase(phase: str) -> str:
-    """Return ``phase``. Raises InputError if it is not one of :data:`~fxflops.records.PHASES`."""
-    if phase not in PHASES:
-        raise InputError(f"unknown phase {phase!r}; expected one of {', '.join(map(repr, PHASES))}")
+def check_phase(phase: str, *, or_all: bool = False) -> str:
+    """Return ``phase``. Raises InputError if it is not one of :data:`~fxflops.records.PHASES`. ``or_all``: "all" is allowed, too."""
+    known = (*PHASES, ALL_PHASES) if or_all else PHASES
+    if phase not in known:
+        raise InputError(f"unknown phase {phase!r}; expected one of {', '.join(map(repr, known))}")
     return phase

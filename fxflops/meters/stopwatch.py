@@ -184,6 +184,8 @@ class PhaseTimes:
     def flush(self) -> None:
         """Add the time until now to the innermost open phase."""
         now, phase = self._now(), self._open[-1]
+        if type(now) is float and now < self._flushed_at:
+            return  # the clock has since deducted an overhead: the next call of this method adds the difference
         parts = self._of_next_step if phase == LOADING else self.parts
         parts[phase] = parts.get(phase, 0.0) + now - self._flushed_at
         self._flushed_at = now

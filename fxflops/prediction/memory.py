@@ -12,7 +12,7 @@ from ..errors import InputError
 from ..render.columns import Column
 from ..render.exports import Table, Tabular
 from ..render.text import printable, terminal_width, wrapped
-from ..roofline.devices import Device, listed
+from ..roofline.devices import Device, counted_for_another, listed
 from ..units import percent, read_size, size
 from .allocator import Segment
 from .chips import CHIPS
@@ -230,11 +230,6 @@ def notes(memory: Reserved) -> list[str]:
     if memory.missing:
         lines.append(f"{memory.missing} calls have no formula: buffers of their kernels are not included")
     return lines
-
-
-def counted_for_another(counted_for: str) -> str:
-    """Return the note for a report that was not counted for a GPU."""
-    return f'counted for {counted_for}, which runs other kernels than a GPU; to count for a GPU, use count(..., device="cuda")'
 
 
 def _pool(name: str, nbytes: int, segments: list[Segment]) -> Pool:

@@ -12,11 +12,10 @@ from ..render.columns import Column
 from ..render.exports import Rows, Table, Tabular
 from ..render.fold import pattern, place_of
 from ..render.text import printable, terminal_width, wrapped
-from ..roofline.devices import Device, listed
+from ..roofline.devices import Device, counted_for_another, listed
 from ..units import seconds as in_seconds
 from .borrowed import Borrowed
 from .calibration import Family
-from .memory import counted_for_another
 
 BOUND = "bound"
 """The basis of a call without a calibrated family. The predicted time of such a call is its bound."""

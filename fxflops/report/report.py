@@ -522,18 +522,23 @@ class Report(View):
         the bound assumes that no pairs are computed. The bound for such a mask includes only the time to move bytes, and the result says so.
         """
         least, exact = (self._counted_as_computed(attention) for attention in ("least", "exact"))
-        is_all = phase == ALL_PHASES
+        is_all = check_phase(phase, or_all=True) == ALL_PHASES
         unread = sum(
-            a.cost is not None and b.cost is None and (is_all or a.call.phase in PARTS[check_phase(phase)])
+            a.cost is not None and b.cost is None and (is_all or a.call.phase in PARTS[phase])
             for a, b in zip(least, exact, strict=True)
         )
-        return replace(self._bounds(device, phase, least), unread=unread)
+        phases = {call.phase for call in self._run.calls}
+        return replace(
+            self._bounds(device, phase, least),
+            unread=unread,
+            counted_for=self._counted_for,
+            ran=tuple(name for name in PHASES if name in phases),
+        )
 
     def _bounds(self, device: str | Device, phase: str, computed: Sequence[Counted]) -> Roofline:
         """Return the roofline of the calls in a phase. ``computed`` has these calls' counts."""
         from ..roofline.utilization import roofline
 
-        phase = phase if phase == ALL_PHASES else check_phase(phase)
         timing = timing_of(self._run, self._counted_run.step_times, phase)
         bounds = roofline(
             self._with_torch()._counted_run.counted, computed, self.environment.device, device, phase, timing

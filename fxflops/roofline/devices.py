@@ -780,3 +780,8 @@ def parts_of(place: str) -> tuple[str, str]:
     """Split a place such as "cuda:0 (NVIDIA H100 80GB HBM3)" into torch's device string and the hardware's name."""
     where, _, described = place.partition(" (")
     return where, where if where == "cpu" else described.removesuffix(")") or where
+
+
+def counted_for_another(counted_for: str) -> str:
+    """Return the note for a report that was not counted for a GPU."""
+    return f'counted for {counted_for}, which runs other kernels than a GPU; to count for a GPU, use count(..., device="cuda")'

@@ -120,7 +120,7 @@ def _at_hand(where: str, hardware: str, dtypes: Iterable[str]) -> Device:
     if accelerator is not None and accelerator.name == hardware:
         return measured(where, dtypes)
     raise InputError(
-        f'the run was made on {hardware or where}, which cannot be measured here: name a device, as in roofline("H100"), '
+        f'the report is for {hardware or where}, which cannot be measured here: name a device, as in roofline("H100"), '
         f"or pass a fxflops.roofline.devices.Device"
     )
 

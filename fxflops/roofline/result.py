@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..errors import InputError
-from ..records import ALL_PHASES, prefixes
+from ..records import ALL_PHASES, PARTS, prefixes
 from ..render.columns import Column
 from ..render.exports import Rows, Table, Tabular
 from ..render.fold import pattern, place_of
 from ..render.text import printable, terminal_width, wrapped
 from ..units import amount, seconds, size
-from .devices import Device
+from .devices import Device, counted_for_another, listed
 
 COMPUTE, MEMORY, LAUNCH, NOTHING = "compute", "memory", "launch", "nothing"
 KINDS = (COMPUTE, MEMORY, LAUNCH)
@@ -128,6 +128,8 @@ class Roofline(Tabular):
     - ``latency``: the model's own seconds in this phase.
     - ``mfu``: the time that 2 x MACs need at the peak, divided by ``latency``.
     - ``missing``: the number of calls without a formula. The bounds include only the bytes of these calls.
+    - ``counted_for``: the type of device that the report was counted for. Other types than "cuda" run other kernels than a GPU.
+    - ``ran``: all phases of the run.
     - ``unread``: the number of attention calls whose mask has no values, as on meta. A mask without values might hide all pairs, so the
       bounds include only the bytes of these calls.
 
@@ -142,6 +144,8 @@ class Roofline(Tabular):
     missing: int = 0
     unread: int = 0
     provenance: str = field(default="", compare=False)
+    counted_for: str = "cuda"
+    ran: tuple[str, ...] = ()
 
     @property
     def is_prediction(self) -> bool:
@@ -321,8 +325,9 @@ def _summary(found: Roofline) -> list[str]:
         if row.bound_seconds
     ]
     whole = f"{amount(total.flops, 'FLOPs')} executed, {size(total.bytes)}, {total.intensity or 0:.1f} FLOP/B"
+    phase = f"all phases ({', '.join(found.ran)})" if found.phase == ALL_PHASES else found.phase
     lines = [
-        f"{'all phases' if found.phase == ALL_PHASES else found.phase} on {device.name}   {peaks}, {amount(device.bandwidth, 'B/s')}   ({device.source})",
+        f"{phase} on {device.name}   {peaks}, {amount(device.bandwidth, 'B/s')}   ({device.source})",
         f"lower bound {seconds(total.bound_seconds)} = {' + '.join(kinds) or 0}   {whole}",
     ]
     if found.is_prediction:
@@ -340,6 +345,7 @@ def too_low(device: Device) -> str:
 def _notes(found: Roofline) -> list[str]:
     fast = [row.binds == COMPUTE for row in found.rows if (row.efficiency or 0) > 1]
     computing, reading = sum(fast), len(fast) - sum(fast)
+    others = [phase for phase in found.ran if found.phase != ALL_PHASES and phase not in PARTS[found.phase]]
     notes = {
         f"MFU is above 100%: {too_low(found.device)}": (found.mfu or 0) > 1,
         f"calls that took less time than their operations need: {computing}; {too_low(found.device)}": computing,
@@ -347,5 +353,9 @@ def _notes(found: Roofline) -> list[str]:
         f"{found.missing} calls have no formula: only their bytes are in the bounds": found.missing,
         f"{found.unread} attention calls have a mask without values, which might hide all pairs: only the bytes of these calls are in the "
         "bounds": found.unread,
+        f"the bound for a GPU may be lower: {counted_for_another(found.counted_for)}": (
+            found.counted_for != "cuda" and listed(found.device.name) is not None
+        ),
+        f'not shown: {", ".join(others)}; the phase "all" shows all phases': len(others),
     }
     return [note for note, calls in notes.items() if calls]

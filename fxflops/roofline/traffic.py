@@ -1,6 +1,7 @@
 """The fewest bytes that a call must move, if each of its tensors is read from or written to memory once.
 
-A call's intermediate results are assumed to stay in caches. A view moves no bytes. A lookup reads only the rows that it returns.
+A call's intermediate results are assumed to stay in caches. A view moves no bytes. A lookup reads only the rows that it returns, and an
+indexed write in place (``index_copy_``, ``scatter_add_``) writes only the elements that it changes.
 Convolutions and pools read only the elements inside their windows.
 
 A spec has no strides and no identity. So an expanded argument, or one that is passed twice, is counted in full. Calls that can return a view
@@ -9,7 +10,9 @@ are counted as 0 bytes, even if they copy: ``reshape`` and ``flatten``, ``contig
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from typing import NamedTuple
 
 import torch
@@ -21,6 +24,9 @@ from .windows import unread_bytes
 
 UNREAD = {"num_batches_tracked"}
 """Module buffers that are not counted as read."""
+INDEXED = frozenset("index_copy index_add index_reduce index_put index_fill scatter scatter_add scatter_reduce".split())
+"""Ops that in place write only to the positions that their indices name."""
+INDICES = frozenset({torch.int64, torch.int32})
 GATHER_COPY = "all_gather_copy_in"
 """FSDP's operator that copies the sharded parameters into this rank's part of the buffer of an all-gather."""
 
@@ -55,6 +61,9 @@ def traffic_of(counted: Counted, each_row: bool = False) -> Traffic:
     if call.op in OVERWRITES:  # the first argument, a tensor or a list, is only written
         only_written = len([*specs_in(call.args[:1])])
         return Traffic(_sum(inputs[only_written:]), _sum(out) or _sum(specs_in(call.args[-1])))
+    if call.op in INDEXED and is_in_place(call):
+        positions = _written_positions(call, inputs) * inputs[0].dtype.itemsize
+        return Traffic(_sum(inputs[1:]) + (positions if counted.flops else 0), positions)
     if reason == "create":
         return Traffic() if call.op in UNINITIALIZED else Traffic(0, _sum(out))
     if reason and (reason != "move" or not out):
@@ -74,11 +83,42 @@ def _written_arguments(call: Call) -> list[Spec]:
     """
     if outputs := output_arguments(call.operation):
         return [spec for name in outputs for spec in specs_in(call.kwargs[name])]
-    name = getattr(call.target, "__name__", "").partition(".")[0]
-    if not name.endswith("_") or name.endswith("__"):
+    if not is_in_place(call):
         return []
-    states = call.args[2:] if name.startswith("_fused_") else ()
+    states = call.args[2:] if _name(call).startswith("_fused_") else ()
     return [*specs_in(call.args[:1]), *specs_in(states)]
+
+
+def _name(call: Call) -> str:
+    """Return the name of the function or operator that was called, without the overload's name."""
+    return str(getattr(call.target, "__name__", "")).partition(".")[0]
+
+
+def is_in_place(call: Call) -> bool:
+    """Return whether a call writes to its first argument, by the name of what was called."""
+    name = _name(call)
+    return name.endswith("_") and not name.endswith("__")
+
+
+def _written_positions(call: Call, inputs: Sequence[Spec]) -> int:
+    """Return how many elements an indexed write changes, if no two indices are equal. ``inputs`` are the call's tensors: the tensor that is
+    written to, the indices, and the source if it is a tensor.
+
+    How many elements a mask selects depends on its values; the result is then the number of elements of the source.
+    """
+    written, *others = inputs
+    if call.op.startswith("scatter"):
+        positions = others[0].numel()
+    elif call.op == "index_fill":
+        dim = call.args[1] if len(call.args) > 1 else call.kwargs["dim"]
+        positions = others[0].numel() * written.numel() // max(written[dim], 1) if len(written) else 1
+    elif call.op == "index_put" and all(index.dtype in INDICES for index in others[:-1]):
+        indices = call.args[1] if len(call.args) > 1 else call.kwargs["indices"]
+        left = [size for size, index in zip_longest(written, indices) if index is None]
+        positions = math.prod((*torch.broadcast_shapes(*others[:-1]), *left))
+    else:
+        positions = others[-1].numel()
+    return min(positions, written.numel())
 
 
 def inputs_of(call: Call) -> list[Spec]:

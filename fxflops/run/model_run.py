@@ -65,7 +65,8 @@ optimized_execution = torch.jit.optimized_execution  # type: ignore[attr-defined
 """``optimized_execution(False)`` disables TorchScript's optimizer, since the optimizer runs extra computations in a module's first calls."""
 ON_META, ON_FAKE, ON_REAL = "counted on the meta device", "counted on fake tensors", "counted on real tensors"
 
-OWN_BACKWARD = "does not require grad and does not have a grad_fn|backward through the graph a second time"
+NEEDS_GRADIENTS = "does not require grad and does not have a grad_fn"
+OWN_BACKWARD = f"{NEEDS_GRADIENTS}|backward through the graph a second time"
 """Errors that torch raises if a callable with its own backward pass runs without gradients, or if a second backward pass follows."""
 
 
@@ -531,6 +532,9 @@ def _forward_and_backward(subject: Subject, observer: Observer) -> Any:
         failed = observer.failed or FailedCall(name, "", (spec_of(args), spec_of(kwargs)))
         args_specs, kwargs_specs = failed.arguments
         what_is_missing = _what_meta_lacks(error)
+        advice = "real tensors" if what_is_missing else ""
+        if NEEDS_GRADIENTS in str(error) and not subject.request.backward:
+            advice = "gradients"
         raise run_error(
             error,
             call=failed.name,
@@ -538,7 +542,7 @@ def _forward_and_backward(subject: Subject, observer: Observer) -> Any:
             args=args_specs,
             kwargs=kwargs_specs,
             details=line_that_raised(error) + what_is_missing,
-            advice="real tensors" if what_is_missing else "",
+            advice=advice,
         ) from error
 
 

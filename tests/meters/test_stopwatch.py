@@ -345,3 +345,12 @@ def test_fake_parameters_are_not_timed() -> None:
     with fxflops.profile(model) as p:
         model(x)
     assert p.report.block_time is None
+
+
+def test_a_clock_that_deducts_an_overhead_makes_no_phase_negative() -> None:
+    readings = iter([0.0, 5.0, 4.0, 7.0])
+    times = stopwatch.PhaseTimes(lambda: next(readings))
+    times.begin(stopwatch.LOADING)
+    times.end(stopwatch.LOADING)  # at 4.0, after 5.0
+    times.settle()
+    assert times.parts == {stopwatch.BETWEEN: 7.0}

@@ -127,7 +127,7 @@ def test_an_accelerator_at_hand_is_measured(standin: StandIn, monkeypatch: pytes
     monkeypatch.setattr(measured_peaks, "measured", lambda where, dtypes: where)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("xpu"))
     assert device_for("auto", f"xpu:0 ({NAME})") == ("xpu:0", True)
-    with pytest.raises(InputError, match="the run was made on Another, which cannot be measured here"):
+    with pytest.raises(InputError, match="the report is for Another, which cannot be measured here"):
         device_for("auto", "xpu:0 (Another)")
     with pytest.raises(InputError, match="which cannot be measured here"):
         device_for("auto", f"xpu:1 ({NAME})")

@@ -14,6 +14,7 @@ from fxflops.records import COMMUNICATION, Call, Count, Counted, Operation, Spec
 from fxflops.roofline.traffic import Traffic, compute_dtype, nbytes, traffic_of
 
 X, INDEX = torch.randn(2, 4), torch.tensor([[0, 1, 1], [2, 0, 1]])
+ROWS, TWO = torch.tensor([3, 5]), torch.randn(2, 16)
 
 
 class Does(nn.Module):
@@ -56,6 +57,18 @@ def traffic(model: object, *args: torch.Tensor) -> Traffic:
         (lambda x, y: torch.add(x, x, out=y), (X, X.clone()), 64, 32),
         (lambda x: torch.diag_embed(x), (X,), 32, 2 * 64),
         (lambda x: torch.diag(x[0]), (X,), 16, 64),
+        # Indexed writes in place change only the elements that the indices name; a sum also reads these
+        (lambda x, i, y: x.index_copy_(0, i, y), (torch.randn(64, 16), ROWS, TWO), 2 * 8 + 128, 128),
+        (lambda x, i, y: x.index_copy_(dim=0, index=i, source=y), (torch.randn(64, 16), ROWS, TWO), 2 * 8 + 128, 128),
+        (lambda x, i, y: x.index_add_(0, i, y), (torch.randn(64, 16), ROWS, TWO), 2 * 8 + 128 + 128, 128),
+        (lambda x, i: x.index_fill_(1, i, 2.0), (torch.randn(64, 16), ROWS), 2 * 8, 64 * 2 * 4),
+        (lambda x, i, y: x.index_put_((i,), y), (torch.randn(64, 16), ROWS, TWO), 2 * 8 + 128, 128),
+        (lambda x, i: x.index_put_((i,), x.new_ones(())), (torch.randn(64, 16), ROWS), 2 * 8 + 4, 128),
+        (lambda x, i: x.index_put_((i, i), x.new_ones(2)), (torch.randn(64, 16), ROWS), 4 * 8 + 8, 8),
+        (lambda x, i, y: x.index_put_((i,), y, accumulate=True), (torch.randn(64, 16), ROWS, TWO), 144 + 128, 128),
+        (lambda x, i: x.scatter_(0, i, 1.0), (torch.randn(64, 16), INDEX), 6 * 8, 6 * 4),
+        (lambda x, i, y: x.scatter_add_(0, i, y), (torch.randn(64, 3), INDEX, torch.randn(2, 3)), 48 + 24 + 24, 24),
+        (lambda x, i, y: x.index_copy(0, i, y), (torch.randn(64, 16), ROWS, TWO), 4096 + 16 + 128, 4096),
         # Lists: the first list of a copy is only written
         (lambda x, y: torch._foreach_copy_([*x], [*y.half()]), (X.clone(), X), 16, 32),
         (lambda x, y: torch._foreach_add_([*x], [*y]), (X.clone(), X), 64, 32),

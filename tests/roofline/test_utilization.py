@@ -330,7 +330,7 @@ def test_errors(timed: Roofline) -> None:
         report.mfu("H900")
     with pytest.raises(InputError, match="cannot sum by 'op'; expected one of 'call', 'kind', 'operator', 'module'"):
         timed.table("op")
-    with pytest.raises(InputError, match="the run was made on cuda:0, which cannot be measured here"):
+    with pytest.raises(InputError, match="the report is for cuda:0, which cannot be measured here"):
         fxflops.count(nn.Linear(2, 2), torch.randn(1, 2), device="cuda").roofline()
 
 
@@ -368,7 +368,11 @@ def test_all_phases_of_a_step() -> None:
     together = p.report.roofline("H100", phase="all")
     assert together.bound_seconds == pytest.approx(sum(phase.bound_seconds for phase in phases))
     assert len(together.rows) == sum(len(phase.rows) for phase in phases)
-    assert str(together).startswith("all phases on H100")
+    assert str(together).startswith("all phases (forward, backward, optimizer) on H100")
+    assert "not shown" not in str(together)
+    assert 'not shown: backward, optimizer; the phase "all" shows all phases' in str(phases[0])
+    with pytest.raises(InputError, match=r"unknown phase 'every'; expected one of 'forward', .*, 'all'"):
+        p.report.roofline("H100", phase="every")
     report = fxflops.analyze(model, torch.randn(32, 64), backward=True)
     forward, backward, both = (report.roofline(FAST, phase) for phase in ("forward", "backward", "all"))
     assert both.latency == pytest.approx(forward.latency + backward.latency)
@@ -376,3 +380,11 @@ def test_all_phases_of_a_step() -> None:
     time = p.report.step_times()["step 1"]
     assert own.latency == pytest.approx(time.forward + time.backward + time.optimizer)
     assert fxflops.count(model, torch.randn(32, 64), backward=True).roofline("H100", phase="all").latency is None
+
+
+def test_a_bound_for_a_gpu_says_that_the_count_is_for_a_cpu() -> None:
+    model, x = nn.Linear(8, 8), torch.randn(2, 8)
+    said = "the bound for a GPU may be lower: counted for cpu, which runs other kernels than a GPU"
+    assert said in " ".join(str(fxflops.count(model, x).roofline("H100")).split())
+    assert "counted for" not in str(fxflops.count(model, x, device="cuda").roofline("H100"))
+    assert "counted for" not in str(fxflops.count(model, x).roofline(FAST))
