@@ -58,7 +58,7 @@ class ObservedModule:
         self.call, self.compiled_call = call, attributes.get(CALL_ATTRIBUTE)
         attributes[CALL_ATTRIBUTE] = self
 
-    def leave(self) -> None:
+    def detach(self) -> None:
         """Remove the replacement; restore the call that :meth:`torch.nn.Module.compile` had set."""
         attributes = self.module.__dict__
         if attributes.get(CALL_ATTRIBUTE) is self:

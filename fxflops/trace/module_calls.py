@@ -90,7 +90,7 @@ class ModuleCalls(ThreadPart):
         """Remove the hooks and the replaced calls."""
         self._hooks.detach()
         for observed in self._shared.observed_modules.values():
-            observed.leave()
+            observed.detach()
 
     def formula_of(self, observed: ObservedModule) -> Formula | None:
         """Return the formula that counts a module as a whole; None if the module is not a leaf."""

@@ -146,7 +146,7 @@ class Observer:
         self._modules.detach()
         for handle in self._shared.library_hooks:
             handle.remove()
-        self.phases.leave()
+        self.phases.end_open_steps()
 
     @property
     def calls_with_mask_shares(self) -> Sequence[Call]:

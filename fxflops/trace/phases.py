@@ -118,7 +118,7 @@ class Phases:
         finally:
             self._times.end(BACKWARD)
 
-    def leave(self) -> None:
+    def end_open_steps(self) -> None:
         """End the optimizer steps that are still open, and remove their hooks."""
         while self._open_ranges:
             self._end_optimizer_step(self._open_ranges.pop())
