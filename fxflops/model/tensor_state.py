@@ -33,9 +33,9 @@ def aliases_of(cdata: int) -> int:
 class TensorState:
     """The state of tensors when this object is created. :meth:`rewind` restores this state, any number of times.
 
-    The first :meth:`before_write` or :meth:`keep` saves the storage, shape and strides of all tensors, and :meth:`remember_layouts` those of
-    some tensors earlier. Bytes are copied only for tensors
-    that a call may change (:meth:`before_write`) and for tensors passed to :meth:`keep`.
+    The first :meth:`before_write` or :meth:`keep` saves the storage, shape and strides of all tensors. :meth:`remember_layouts` saves them
+    earlier, for some tensors. Bytes are copied only for tensors that a call may change (:meth:`before_write`) and for tensors passed to
+    :meth:`keep`.
 
     Version counters are restored, too, because a backward pass that the user has not run yet may have saved these tensors.
     """

@@ -522,10 +522,9 @@ class Report(View):
         the bound assumes that no pairs are computed. The bound for such a mask includes only the time to move bytes, and the result says so.
         """
         least, exact = (self._counted_as_computed(attention) for attention in ("least", "exact"))
-        is_all = check_phase(phase, or_all=True) == ALL_PHASES
+        shown = PHASES if check_phase(phase, or_all=True) == ALL_PHASES else PARTS[phase]
         unread = sum(
-            a.cost is not None and b.cost is None and (is_all or a.call.phase in PARTS[phase])
-            for a, b in zip(least, exact, strict=True)
+            a.cost is not None and b.cost is None and a.call.phase in shown for a, b in zip(least, exact, strict=True)
         )
         phases = {call.phase for call in self._run.calls}
         return replace(

@@ -61,7 +61,7 @@ def traffic_of(counted: Counted, each_row: bool = False) -> Traffic:
     if call.op in OVERWRITES:  # the first argument, a tensor or a list, is only written
         only_written = len([*specs_in(call.args[:1])])
         return Traffic(_sum(inputs[only_written:]), _sum(out) or _sum(specs_in(call.args[-1])))
-    if call.op in INDEXED and is_in_place(call):
+    if call.op in INDEXED and _is_in_place(call):
         positions = _written_positions(call, inputs) * inputs[0].dtype.itemsize
         return Traffic(_sum(inputs[1:]) + (positions if counted.flops else 0), positions)
     if reason == "create":
@@ -83,7 +83,7 @@ def _written_arguments(call: Call) -> list[Spec]:
     """
     if outputs := output_arguments(call.operation):
         return [spec for name in outputs for spec in specs_in(call.kwargs[name])]
-    if not is_in_place(call):
+    if not _is_in_place(call):
         return []
     states = call.args[2:] if _name(call).startswith("_fused_") else ()
     return [*specs_in(call.args[:1]), *specs_in(states)]
@@ -94,7 +94,7 @@ def _name(call: Call) -> str:
     return str(getattr(call.target, "__name__", "")).partition(".")[0]
 
 
-def is_in_place(call: Call) -> bool:
+def _is_in_place(call: Call) -> bool:
     """Return whether a call writes to its first argument, by the name of what was called."""
     name = _name(call)
     return name.endswith("_") and not name.endswith("__")

@@ -35,8 +35,9 @@ def roofline(
 
     Raises InputError if the run did not have this phase.
     """
-    each = [call for call in counted if phase == ALL_PHASES or call.call.phase in PARTS[phase]]
-    rows = [call for call in least if phase == ALL_PHASES or call.call.phase in PARTS[phase]]
+    shown = PHASES if phase == ALL_PHASES else PARTS[phase]
+    each = [call for call in counted if call.call.phase in shown]
+    rows = [call for call in least if call.call.phase in shown]
     if not rows:
         raise no_calls(phase)
     found, is_its_own = _device(device, place, rows)

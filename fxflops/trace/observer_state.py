@@ -85,9 +85,8 @@ class SharedState:
             change_listener.before_write if change_listener.saves_writes else None, storages.was_made_by_call
         )
         self.library_hooks: list[RemovableHandle] = []
-        self.imported = (
-            0  # the number of modules that the process has imported; when it changes, follow_imports() must be called
-        )
+        # The number of modules that the process had imported at the last follow_imports(). If it changes, follow_imports() must be called.
+        self.imported = 0
 
     def note_failure(self, name: str, path: str, arguments: tuple[Any, Any]) -> None:
         """Note the first call that raises; ignore later ones, since the first is usually the cause of the error."""

@@ -53,8 +53,7 @@ class Recording(ThreadPart):
         # A run without the dispatch mode is repeated with it, if the model runs a backward pass.
         phase = self._phases.now() if self._world.observe_dispatch else FORWARD
         self._call_log.add(operation, path, seconds, phase, origin)
-        if torch.is_grad_enabled():  # saves most calls of own_nodes_behind in inference
-            self.own_nodes_behind(result, arguments)
+        self.own_nodes_behind(result, arguments)
 
     def record_unobservable(self, op: str, module: nn.Module, arguments: Any) -> None:
         """Record a module call that could not be observed, as a call of the op ``op``, which has no formula."""
