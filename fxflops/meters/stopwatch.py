@@ -30,6 +30,9 @@ OF_BUILTIN, OF_PYTHON, OF_OPERATOR, OF_MODULE, OF_GRADIENT = range(5)
 """The kinds of calls whose overhead is known: the places of their costs in :class:`Costs`."""
 LONG = 50e-6
 """The seconds of the model's own work after which the processor's cache has little of the observer's code and data left."""
+MOST_DUE = 100e-6
+"""The most seconds of an overhead that are deducted later. Overhead after a handler ends is shorter. So if more is due, the costs
+were measured too high, for instance while other processes slowed the measurement down."""
 
 
 class Stopwatch:
@@ -49,7 +52,7 @@ class Stopwatch:
         # Readings of time.perf_counter(): when the clock was last started, and when it was stopped; None while it runs.
         self._started_at = 0.0
         self._stopped_at: float | None = None
-        # The rest of an overhead that was longer than the measured time, in seconds. The next stop() deducts this rest.
+        # The rest of an overhead that was longer than the measured time, in seconds, at most MOST_DUE. The next stop() deducts this rest.
         self._overhead_due = 0.0
         self.overhead = 0.0
 
@@ -61,7 +64,7 @@ class Stopwatch:
     def stop(self, kind: int | None = None) -> bool:
         """Stop the clock, and exclude torch's own overhead for a call of this kind. Return False if the clock was already stopped.
 
-        If the overhead is longer than the time since the last start of the clock, the rest of the overhead is deducted from later times.
+        If the overhead is longer than the time since the last start of the clock, the rest is deducted from later times, up to MOST_DUE.
         """
         if self._stopped_at is not None:
             return False
@@ -70,7 +73,7 @@ class Stopwatch:
             self._overhead_due += (self._cold_costs if now - started_at > LONG else self._warm_costs)[kind]
         stopped_at = now - self._overhead_due
         self._stopped_at = stopped_at = stopped_at if stopped_at > started_at else started_at
-        self._overhead_due -= now - stopped_at
+        self._overhead_due = min(self._overhead_due - (now - stopped_at), MOST_DUE)
         return True
 
     def go(self, work: Any = None) -> None:

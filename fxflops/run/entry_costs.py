@@ -20,9 +20,10 @@ from ..trace.instruments import Instruments
 from ..trace.observe import Observer
 from ..trace.profiled_world import ProfiledWorld
 
-REPEATS = 6
-PASSES = 4
-"""The number of timed backward passes. It is below REPEATS, since a backward pass takes longer than a call."""
+ROUNDS, MOST_ROUNDS = 5, 20
+"""How often each call is timed. There are more rounds than ROUNDS while the two shortest times of any call are not alike."""
+ALIKE = 1.25
+"""The factor within which two times are alike. If a time is alike another, other processes have disturbed neither of them."""
 CHAIN = 4
 """The number of operations that each backward pass differentiates."""
 CACHE = 2**19
@@ -67,31 +68,42 @@ def _measured(observer: Any, module: nn.Module, cache: int) -> Costs:
                 y = torch.neg(y)
         return y
 
-    def shortest(
-        call: Callable[[Any], Any], make_input: Callable[[], Any], repeats: int, now: Callable[[], float]
-    ) -> float:
-        seconds = []
-        for _ in range(repeats):
-            value = make_input()
-            if cache:
-                with DisableTorchFunction(), DisableTorchDispatch():
-                    filler.add_(1)
-            start = now()
-            call(value)
-            seconds.append(now() - start)
-        return min(seconds)
+    def timed(call: Callable[[Any], Any], make_input: Callable[[], Any], now: Callable[[], float]) -> float:
+        value = make_input()
+        if cache:
+            with DisableTorchFunction(), DisableTorchDispatch():
+                filler.add_(1)
+        start = now()
+        call(value)
+        return now() - start
 
-    calls: list[tuple[Callable[[Any], Any], Callable[[], Any], int]] = [
-        (torch.neg, lambda: x, REPEATS),
-        (nn.functional.silu, lambda: x, REPEATS),
-        (operator, lambda: x, REPEATS),
-        (module, lambda: x, REPEATS),
-        (torch.autograd.backward, chain, PASSES),
+    calls: list[tuple[Callable[[Any], Any], Callable[[], Any]]] = [
+        (torch.neg, lambda: x),
+        (nn.functional.silu, lambda: x),
+        (operator, lambda: x),
+        (module, lambda: x),
+        (torch.autograd.backward, chain),
     ]
-    unobserved = [shortest(*case, time.perf_counter) for case in calls]
+
+    def shortest(now: Callable[[], float]) -> tuple[list[float], int]:
+        """Return the shortest time of each call, and the number of rounds. A short disturbance is over in a later round."""
+        seconds: list[list[float]] = [[] for _ in calls]
+        rounds = 0
+        while rounds < ROUNDS or (rounds < MOST_ROUNDS and not all(map(_two_shortest_alike, seconds))):
+            rounds += 1
+            for times, call in zip(seconds, calls, strict=True):
+                times.append(timed(*call, now))
+        return [min(times) for times in seconds], rounds
+
+    unobserved, _ = shortest(time.perf_counter)
     before = len(observer.calls)
     with observer:
-        observed = [shortest(*case, observer.stopwatch.now) for case in calls]
+        observed, rounds = shortest(observer.stopwatch.now)
     costs = Costs(*(max(one - other, 0.0) for one, other in zip(observed, unobserved, strict=True)))
-    gradients_per_pass = sum(call.phase == BACKWARD for call in observer.calls[before:]) / PASSES
+    gradients_per_pass = sum(call.phase == BACKWARD for call in observer.calls[before:]) / rounds
     return costs._replace(gradient=costs.gradient / gradients_per_pass)
+
+
+def _two_shortest_alike(seconds: list[float]) -> bool:
+    shortest, second, *_ = sorted(seconds)
+    return second <= ALIKE * shortest

@@ -354,3 +354,17 @@ def test_a_clock_that_deducts_an_overhead_makes_no_phase_negative() -> None:
     times.end(stopwatch.LOADING)  # at 4.0, after 5.0
     times.settle()
     assert times.parts == {stopwatch.BETWEEN: 7.0}
+
+
+def test_an_overhead_measured_too_high_is_not_deducted_from_all_later_work(clock: Clock) -> None:
+    own_clock = stopwatch.Stopwatch()
+    costs = stopwatch.Costs(builtin=1.0)
+    own_clock.deduct(costs, costs)
+    own_clock.stop()
+    own_clock.go()
+    own_clock.stop(stopwatch.OF_BUILTIN)  # at once: the whole second is due
+    before = own_clock.now()
+    own_clock.go()
+    clock.now += 2.0
+    own_clock.stop()
+    assert own_clock.now() - before == pytest.approx(2.0 - stopwatch.MOST_DUE)
