@@ -25,9 +25,9 @@ from .functions import (
     qualified_name,
     sets_property_or_reads_grad,
 )
-from .learning import Learning
 from .library_calls import LibraryCalls
 from .memo import NewCall, Recipe, Unknown, call_key
+from .memo_use import MemoUse
 from .model_tensors import Arguments
 from .modes import FunctionMode, dispatch_mode_on, transformed
 from .observer_state import SharedState, ThreadPart, ThreadState
@@ -48,14 +48,14 @@ class FunctionCalls(ThreadPart):
         shared: SharedState,
         state: ThreadState,
         recording: Recording,
-        learning: Learning,
+        memo_use: MemoUse,
         library: LibraryCalls,
         runner: CallRunner,
     ) -> None:
         super().__init__(shared, state)
         self.bodies, self.stopwatch = shared.bodies, state.stopwatch  # the function mode reads these
         self._recording = recording
-        self._learning = learning
+        self._memo_use = memo_use
         self._library = library
         self._runner = runner
 
@@ -75,7 +75,7 @@ class FunctionCalls(ThreadPart):
             return world.answers[func]  # in all other cases _observe_call decides what to answer
         if not world.is_meta and not self._stack.leaf_depth:
             self._recording.enter_earlier_tensors(args, kwargs)
-        memo = None if type(func) is LibraryFunction else self._learning.memo_now(in_handler=True)
+        memo = None if type(func) is LibraryFunction else self._memo_use.memo_now(in_handler=True)
         if memo is None:
             return self._observe_call(func, args, kwargs)
         # x + y and x.add(y) are the same method here; only the caller's bytecode distinguishes them.
@@ -93,7 +93,7 @@ class FunctionCalls(ThreadPart):
             with self._lock:
                 recipe = world.recipe_by_rule(call)
                 if recipe is None:
-                    return self._learn(call)
+                    return self._run_new(call)
         with self._lock:
             return self._repeat(recipe, target, func, args, kwargs)
 
@@ -124,14 +124,14 @@ class FunctionCalls(ThreadPart):
             self._recording.own_nodes_behind(out, args)
         return out
 
-    def _learn(self, call: NewCall) -> Any:
+    def _run_new(self, call: NewCall) -> Any:
         """Run a call that has no recipe yet. Add a recipe to the memo if the call's record depends only on metadata."""
         func, args, kwargs = call.func, call.args, call.kwargs
         out, operation = self._world.run_views(call)
         if operation is not None:
             self._recording.add_repeated(operation, self._state.innermost_path(), None, origin_of(func))
             return out
-        before, self._state.is_learning_function = self._learning.begin(), True
+        before, self._state.may_remember_function = self._memo_use.begin(), True
         try:
             out, operation = self._world.run_by_shortcut(call, self._runner.run_with_operators_observed)
             if operation is None:
@@ -139,8 +139,8 @@ class FunctionCalls(ThreadPart):
             else:
                 self._recording.add_repeated(operation, self._state.innermost_path(), None, origin_of(func))
         finally:
-            self._state.is_learning_function = False
-        self._learning.end(call, before, out, scopes=0)
+            self._state.may_remember_function = False
+        self._memo_use.end(call, before, out, scopes=0)
         return out
 
     def _observe_call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -62,7 +62,7 @@ def unknown() -> NoReturn:
 class Recipe:
     """The memo's entry for a key: how to record another call with this key and, on meta, how to make its result.
 
-    ``operation`` is recorded for each call. ``is_part``: the recipe was learned from an operator inside another call, where
+    ``operation`` is recorded for each call. ``is_part``: the recipe was made from an operator inside another call, where
     operators are not recorded, so its operation lacks the facts that :meth:`.Recording.result` adds. ``returns`` is NEW,
     FIRST_ARGUMENT, VIEWS or NOTHING. ``transients`` are the storages at a call's peak; None if a call leaves more memory behind than its
     result, so that its operators must be observed.
@@ -164,7 +164,7 @@ class NewCall(NamedTuple):
 
 
 class BeforeCall(NamedTuple):
-    """The state of a run before a call that may be learned.
+    """The state of a run before a call that the memo may remember.
 
     ``calls`` and ``scopes`` are the numbers recorded so far; ``mark`` is the state of the memory.
     """

@@ -461,15 +461,17 @@ class MetaWorld(World):
 
     def keep_recipe(self, call: NewCall, operation: Operation, out: Any, memory_effect: MemoryEffect) -> None:
         with DisableTorchFunction():
-            self._learn(call, operation, out, memory_effect, is_part=False)
+            self._add_recipe(call, operation, out, memory_effect, is_part=False)
 
     def keep_operator_recipe(
         self, call: NewCall, operation: Operation, out: Any, memory_effect: MemoryEffect, is_part: bool
     ) -> None:
         if call.formula.op not in OBSERVED_EACH_TIME and forms_in(call.key):
-            self._learn(call, operation, out, memory_effect, is_part)
+            self._add_recipe(call, operation, out, memory_effect, is_part)
 
-    def _learn(self, call: NewCall, operation: Operation, out: Any, memory_effect: MemoryEffect, is_part: bool) -> None:
+    def _add_recipe(
+        self, call: NewCall, operation: Operation, out: Any, memory_effect: MemoryEffect, is_part: bool
+    ) -> None:
         args, kwargs, argument_forms = call.args, call.kwargs, forms_in(call.key)
         returns, forms, sequence = self._result(args, kwargs, out)
         # Do not add an in-place call to the memo if it has changed the shape of its argument, as x.unsqueeze_(0) does.

@@ -29,9 +29,9 @@ from .forwards import (
     uses_torchs_call,
 )
 from .hooks import Hooks
-from .learning import Learning
 from .leaves import Leaves, ModuleSettings, has_tensor_attributes
 from .memo import RECORD_ONLY, LeafLookup, Memo, NewCall, Recipe, Unknown, call_key, is_like
+from .memo_use import MemoUse
 from .modes import are_others_on, transformed
 from .observer_state import SharedState, ThreadPart, ThreadState
 from .processes import has_shards, runs_in_parts
@@ -51,13 +51,13 @@ class ModuleCalls(ThreadPart):
         shared: SharedState,
         state: ThreadState,
         recording: Recording,
-        learning: Learning,
+        memo_use: MemoUse,
         runner: CallRunner,
         steps: Steps,
     ) -> None:
         super().__init__(shared, state)
         self._recording = recording
-        self._learning = learning
+        self._memo_use = memo_use
         self._runner = runner
         self._steps = steps
         self._thread = state.thread
@@ -154,7 +154,7 @@ class ModuleCalls(ThreadPart):
         module = observed.module
         # On meta, _call_leaf looks up the calls that may be skipped.
         looks_up = not self._world.is_meta and not module._modules
-        memo = self._learning.memo_now(in_handler=False) if looks_up else None
+        memo = self._memo_use.memo_now(in_handler=False) if looks_up else None
         lookup = None if memo is None else self._look_up(memo, observed, args, kwargs)
         # A call with a recipe is like an earlier call that was recorded as a whole.
         recipe = None if lookup is None else lookup.recipe
@@ -170,7 +170,7 @@ class ModuleCalls(ThreadPart):
             if recipe.leaves_only_its_result:
                 open_call.turn_off(DisableTorchFunction(), DisableTorchDispatch())
         elif lookup is not None:
-            open_call.lookup = lookup._replace(before=self._learning.begin())
+            open_call.lookup = lookup._replace(before=self._memo_use.begin())
         elif memo is None:  # while the memo may be used, there is no unwritten memory, no graph and no backward pass
             self._state.call_operators.clear()
             self._recording.check_reads(self.formula_of(observed), module, args, kwargs)
@@ -285,7 +285,7 @@ class ModuleCalls(ThreadPart):
         lookup = open_call.lookup
         if lookup is not None and lookup.before is not None and formula is not None:
             cls = type(module)
-            self._learning.end(NewCall(lookup.key, formula, cls, cls, args, kwargs), lookup.before, out)
+            self._memo_use.end(NewCall(lookup.key, formula, cls, cls, args, kwargs), lookup.before, out)
 
     def _container_operation(
         self, module: nn.Module, settings: ModuleSettings, args: Any, kwargs: Any, out: Any
@@ -361,7 +361,7 @@ class ModuleCalls(ThreadPart):
         key = None
         with self._lock, DisableTorchFunction():
             may_be_skipped = not (module._modules or are_others_on())
-            memo = self._learning.memo_now(in_handler=False) if may_be_skipped else None
+            memo = self._memo_use.memo_now(in_handler=False) if may_be_skipped else None
             if memo is not None:
                 settings = self._shared.settings.of(observed)
                 try:
@@ -376,11 +376,11 @@ class ModuleCalls(ThreadPart):
         formula = self.formula_of(observed)
         if key is None or formula is None or not is_torch_module(type(module)):
             return self._call_module(observed, *args, **kwargs)
-        before = self._learning.begin()
+        before = self._memo_use.begin()
         out = self._call_module(observed, *args, **kwargs)
         if self.formula_of(observed) is formula:
             cls = type(module)
-            self._learning.end(NewCall(key, formula, cls, cls, args, kwargs), before, out, scopes=1)
+            self._memo_use.end(NewCall(key, formula, cls, cls, args, kwargs), before, out, scopes=1)
         return out
 
     def _leaf_recipe(

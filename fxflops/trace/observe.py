@@ -17,7 +17,7 @@ part                  what it sees, or does                                     
 ``OperatorCalls``     operators                                                     the dispatch mode
 ``CallsOutsideTorch`` other libraries' functions, Triton kernels, Python functions  replaced functions, ``sys.setprofile``
 ``CallRunner``        runs a call and tracks the tensors that it returns            the parts above
-``Learning``          decides whether the memo applies; lets it learn new calls     the parts above
+``MemoUse``           decides whether the memo applies; gives it new calls          the parts above
 ``Recording``         records a call in the run's log                               the parts above
 ====================  ============================================================  ==================================
 
@@ -29,16 +29,16 @@ the call                                         goes through                   
 ===============================================  ================================  ============================================
 is like an earlier one: its key is in the memo   ``_repeat``                       ``add_repeated``: the memo has the operation
 is new, and the world has a rule for its result  ``recipe_by_rule``, ``_repeat``   ``add_repeated``
-is new, without a rule, in a world with a memo   ``_learn``                        ``add_repeated`` after a shortcut; else as below
+is new, without a rule, in a world with a memo   ``_run_new``                        ``add_repeated`` after a shortcut; else as below
 depends on more than its tensors' metadata       ``_observe_call``, then           ``call_log.call``: specs of arguments and result
                                                  ``CallRunner.run``
 ===============================================  ================================  ============================================
 
-``_repeat`` and ``_learn`` are methods of :class:`.FunctionCalls`, ``add_repeated`` is :meth:`.Recording.add_repeated`, and the rules and
+``_repeat`` and ``_run_new`` are methods of :class:`.FunctionCalls`, ``add_repeated`` is :meth:`.Recording.add_repeated`, and the rules and
 shortcuts are the world's (:meth:`.World.recipe_by_rule`, :meth:`.World.run_views`, :meth:`.World.run_by_shortcut`).
 
 In a count with a backward pass, only operators are looked up in the memo: while gradients are recorded or the dispatch mode is on,
-:meth:`.Learning.memo_now` returns None for functions and leaves.
+:meth:`.MemoUse.memo_now` returns None for functions and leaves.
 
 Operators and leaves go the same ways through other methods:
 
@@ -47,7 +47,7 @@ what runs                      begins in                    if in the memo or by
 =============================  ===========================  ===========================  ============================
 a leaf in a count, on meta     ``ModuleCalls._call_leaf``   ``_skip_leaf``               ``_call_module``, as below
 a leaf seen by hooks           ``ModuleCalls._begin_leaf``  ``_leave_by_recipe``         ``_leave_leaf``
-an operator                    ``OperatorCalls.operator``   in ``operator`` itself       ``_learn_operator``
+an operator                    ``OperatorCalls.operator``   in ``operator`` itself       ``_run_new``
 =============================  ===========================  ===========================  ============================
 
 All these methods end in :meth:`.call_log.CallLog.add`, the only place that appends to an observer's calls. If a function has no formula,

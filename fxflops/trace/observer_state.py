@@ -113,7 +113,8 @@ class ThreadState:
         self.times = times
         # Whether operators now run inside a recorded function or operator, inside a graph node, or under a higher-order operator.
         self.in_call = self.in_node = self.in_higher_order = False
-        self.is_learning_function = False
+        # Whether a function runs whose call the memo may remember afterwards, so that a later call will not run.
+        self.may_remember_function = False
         # True while a library function's backward runs, as set by LibraryCalls.follow_backward: the calls of its autograd nodes are part of it.
         self.in_library_backward = False
         # The function whose operators are now being recorded; None if there is no such function.

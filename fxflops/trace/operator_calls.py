@@ -13,8 +13,8 @@ from ..torch_internals import DisableTorchFunction, HigherOrderOperator, OpOverl
 from .attention_pairs import with_requires_grad
 from .call_runner import CallRunner
 from .functions import origin_of
-from .learning import Learning
 from .memo import NewCall, Unknown
+from .memo_use import MemoUse
 from .modes import dispatch_mode_on
 from .observer_state import SharedState, ThreadPart, ThreadState
 from .processes import communicates
@@ -25,11 +25,11 @@ class OperatorCalls(ThreadPart):
     """Receives the dispatch mode's calls in one thread: :meth:`operator` runs each operator; it records those outside recorded calls."""
 
     def __init__(
-        self, shared: SharedState, state: ThreadState, recording: Recording, learning: Learning, runner: CallRunner
+        self, shared: SharedState, state: ThreadState, recording: Recording, memo_use: MemoUse, runner: CallRunner
     ) -> None:
         super().__init__(shared, state)
         self._recording = recording
-        self._learning = learning
+        self._memo_use = memo_use
         self._runner = runner
 
     def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -42,9 +42,9 @@ class OperatorCalls(ThreadPart):
             # After a model call, unknown tensors come from unobserved code within the run, e.g. DDP's buckets or the buffers of collectives.
             if is_call and world.is_block and not self._shared.has_called:
                 self._recording.enter_earlier_tensors(args, kwargs)
-            # While the memo learns a function, do not look up the function's operators: the next call of the function will not run them.
+            # If the memo may remember the running function, do not look up its operators: the next call will not run them.
             if world.memo is not None and not (
-                self._unwritten.storages or (self._state.is_learning_function and not is_call)
+                self._unwritten.storages or (self._state.may_remember_function and not is_call)
             ):
                 try:
                     key, key_tensors = world.operator_key(func, args, kwargs)
@@ -54,7 +54,7 @@ class OperatorCalls(ThreadPart):
             if key is None:
                 return self._observe_operator(func, args, kwargs)
             if recipe is None or (is_call and recipe.is_part):
-                return self._learn_operator(key, is_call, func, args, kwargs)
+                return self._run_new(key, is_call, func, args, kwargs)
             with self._lock:
                 self._phases.on_operator(func, args)
                 self._storages.begin_next_call()
@@ -71,11 +71,11 @@ class OperatorCalls(ThreadPart):
                     self._state.call_operators.append((func, (operation.args, operation.kwargs, operation.out)))
                 return out
 
-    def _learn_operator(self, key: Any, is_call: bool, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_new(self, key: Any, is_call: bool, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator that has no recipe yet. Add a recipe to the memo if the operator's record depends only on metadata."""
-        before = self._learning.begin()
+        before = self._memo_use.begin()
         out = self._observe_operator(func, args, kwargs)
-        memory_effect = self._learning.memory_effect(before, (args, kwargs))
+        memory_effect = self._memo_use.memory_effect(before, (args, kwargs))
         formula = self._registry.find(func)
         if formula is not None and len(self._calls) == before.calls + is_call and not communicates(func):
             if is_call:

@@ -16,9 +16,9 @@ from .call_runner import CallRunner
 from .calls_outside_torch import CallsOutsideTorch
 from .function_calls import FunctionCalls
 from .kernel_launches import launches_noted
-from .learning import Learning
 from .library_calls import LibraryCalls
 from .library_functions import library_calls_handled_by
+from .memo_use import MemoUse
 from .modes import AtenMode, FunctionMode, beneath_others, dispatch_mode_on
 from .module_calls import ModuleCalls
 from .observer_state import SharedState, ThreadState
@@ -41,13 +41,13 @@ class ThreadObserver:
     def __init__(self, shared: SharedState, state: ThreadState, new_stopwatch: Callable[[], Stopwatch]) -> None:
         self._shared, self.state, self._new_stopwatch = shared, state, new_stopwatch
         # Create each part of the observer after the parts that it uses.
-        library, learning = LibraryCalls(shared, state), Learning(shared, state)
+        library, memo_use = LibraryCalls(shared, state), MemoUse(shared, state)
         self.recording = recording = Recording(shared, state, library)
         runner = CallRunner(shared, state, recording, library)
-        functions = FunctionCalls(shared, state, recording, learning, library, runner)
-        operators = OperatorCalls(shared, state, recording, learning, runner)
+        functions = FunctionCalls(shared, state, recording, memo_use, library, runner)
+        operators = OperatorCalls(shared, state, recording, memo_use, runner)
         self._steps = Steps(shared, state, recording)
-        self.modules = ModuleCalls(shared, state, recording, learning, runner, self._steps)
+        self.modules = ModuleCalls(shared, state, recording, memo_use, runner, self._steps)
         self._outside = CallsOutsideTorch(shared, state, recording, library, functions)
         self._function_mode, self._aten_mode = FunctionMode(functions), AtenMode(operators.operator, state.stopwatch)
         functions_outside = self._outside.begin_function, self._outside.end_function

@@ -1,4 +1,4 @@
-"""Decide when the memo may be used, and let the world learn a finished call."""
+"""Decide when the memo may be used, and pass each new call to the world, which may remember it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from .modes import transformed
 from .observer_state import ThreadPart
 
 
-class Learning(ThreadPart):
-    """Decides when a call's record may come from the memo, and lets the world learn calls that have no recipe yet."""
+class MemoUse(ThreadPart):
+    """Decides when a call's record may come from the memo, and passes new calls to the world, which may add recipes for them."""
 
     def memo_now(self, in_handler: bool) -> Memo | None:
         """Return the world's memo; None if the record of a function or a leaf currently depends on more than its tensors' metadata.
@@ -42,7 +42,7 @@ class Learning(ThreadPart):
         return MemoryEffect(*self._storages.end_call(before.mark, arguments), before.mark.storage_count)
 
     def end(self, call: NewCall, before: BeforeCall, out: Any, scopes: int | None = None) -> None:
-        """Let the world learn a finished call if it was recorded as exactly one call, with the call's target.
+        """Pass a finished call to the world, which may remember it, if it was recorded as exactly one call, with the call's target.
 
         ``scopes`` is the number of scopes that must have been recorded in the call; None allows any number. A call with more scopes
         must not be skipped later, or the scopes of the modules inside it would be missing.
