@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..records import Spec
-from ._rules import Temporaries
+from ._rules import Specs
 
 
 class Lifetimes:
@@ -12,7 +12,7 @@ class Lifetimes:
     def __init__(self) -> None:
         self._alive: list[Spec] = []
         self._bytes = self._most = 0
-        self._peak: Temporaries = ()
+        self._peak: Specs = ()
 
     def make(self, spec: Spec) -> Spec:
         """Mark a tensor as alive, and return it."""
@@ -28,6 +28,6 @@ class Lifetimes:
             self._alive = [other for other in self._alive if other is not spec]
             self._bytes -= spec.nbytes
 
-    def temporaries(self, out: Spec) -> Temporaries:
+    def alive_at_peak(self, out: Spec) -> Specs:
         """Return the tensors alive at the peak; () if they take no more memory than the result."""
         return self._peak if self._most > out.nbytes else ()

@@ -17,7 +17,7 @@ from ..errors import FormulaError, did_you_mean
 from ..names import Absent, target_of
 from ..records import TRITON, Cost, FormulaFunction, grouped
 from ..torch_internals import CustomOpDef, HigherOrderOperator, OpOverload, OpOverloadPacket
-from ._rules import PLAIN, Parameters, RuleFunction, TemporariesRule, parameters_of, shape
+from ._rules import PLAIN, Parameters, PeakRule, RuleFunction, parameters_of, shape
 from ._spellings import REACHED_AS, named
 from ._traits import Trait
 
@@ -221,7 +221,7 @@ class Op(Protocol[P, R]):
 
     @staticmethod
     def shape(
-        *targets: Any, layout: str = PLAIN, temporaries: TemporariesRule = None
+        *targets: Any, layout: str = PLAIN, alive_at_peak: PeakRule = None
     ) -> Callable[[RuleFunction], RuleFunction]:
         """Register the decorated function as the shape rule of these spellings of the op."""
 

@@ -58,11 +58,8 @@ Odd strides are those for which ``is_odd`` in ``shapes.py`` is True. A WHOLE rul
 the rule has the keyword ``device``.
 """
 Strides = tuple[int, ...]
-Temporaries = tuple[Spec, ...]
-"""The tensors that a call makes and that are alive at its memory peak, including its result; () if only the result is alive."""
-
-
-TemporariesRule = Callable[..., Temporaries | None] | None
+Specs = tuple[Spec, ...]
+PeakRule = Callable[..., Specs | None] | None
 
 
 class Placed(Spec):
@@ -72,17 +69,20 @@ class Placed(Spec):
 
 
 class Result(NamedTuple):
-    """A call's result, and the tensors alive at the peak. If the result is the ``input`` itself, the strides are None."""
+    """A call's result, and the tensors that the call makes and that are alive at its memory peak, including the result.
+
+    ``alive_at_peak`` is () if only the result is alive. If the result is the ``input`` itself, ``strides`` is None.
+    """
 
     out: Spec
     strides: Strides | None
-    temporaries: Temporaries = ()
+    alive_at_peak: Specs = ()
 
 
 class Rule(NamedTuple):
     """The shape rule of an op: its function, the result's layout, the function's parameters, and a rule for the peak.
 
-    ``temporaries`` is a function that returns the tensors alive at the peak within a call, or None if they are unknown. It takes
+    ``alive_at_peak`` is a function that returns the tensors alive at the peak within a call, or None if they are unknown. It takes
     the sizes and strides of the input tensors, the result, the rule's own parameters and, with ``by_device``, the device type as
     the keyword ``device``. If the rule has no such function, only the result is alive. A rule with the layout WHOLE has none.
     """
@@ -90,7 +90,7 @@ class Rule(NamedTuple):
     function: Callable[..., Any]
     layout: str
     parameters: Parameters
-    temporaries: TemporariesRule
+    alive_at_peak: PeakRule
     by_device: bool
 
 
@@ -98,16 +98,14 @@ RULES: dict[Any, Rule] = {}
 """Shape rules by module class, function or method. Each rule is for one spelling and takes the parameters of this spelling."""
 
 
-def shape(
-    *targets: Any, layout: str = PLAIN, temporaries: TemporariesRule = None
-) -> Callable[[RuleFunction], RuleFunction]:
+def shape(*targets: Any, layout: str = PLAIN, alive_at_peak: PeakRule = None) -> Callable[[RuleFunction], RuleFunction]:
     """Register the decorated rule for these module classes, functions and methods."""
 
     def register(rule: RuleFunction) -> RuleFunction:
         names, keywords, more, others = parameters_of(rule)
-        by_device = "device" in (keywords if temporaries is None else parameters_of(temporaries)[1])
+        by_device = "device" in (keywords if alive_at_peak is None else parameters_of(alive_at_peak)[1])
         parameters = names, tuple(name for name in keywords if name != "device"), more, others
-        RULES.update(dict.fromkeys(targets, Rule(rule, layout, parameters, temporaries, by_device)))
+        RULES.update(dict.fromkeys(targets, Rule(rule, layout, parameters, alive_at_peak, by_device)))
         return rule
 
     return register
@@ -140,11 +138,11 @@ def stores(operator: str, saved: bool = False, device: str = "") -> Callable[[Ca
     return register
 
 
-UNWATCHED: dict[Any, tuple[Callable[..., Temporaries | None], Parameters]] = {}
+UNWATCHED: dict[Any, tuple[Callable[..., Specs | None], Parameters]] = {}
 """Rules and their parameters, for functions that run other operations while a dispatch mode is active."""
 
 
-def unwatched(*targets: Any) -> Callable[[Callable[..., Temporaries | None]], Callable[..., Temporaries | None]]:
+def unwatched(*targets: Any) -> Callable[[Callable[..., Specs | None]], Callable[..., Specs | None]]:
     """Register the decorated rule for functions that compute more under a dispatch mode (``isTensorSubclassLike``).
 
     For example, under a mode ``svdvals`` also computes the singular vectors. The rule returns the tensors, besides the
@@ -153,7 +151,7 @@ def unwatched(*targets: Any) -> Callable[[Callable[..., Temporaries | None]], Ca
     ``needs_grad`` says whether autograd records the call.
     """
 
-    def register(rule: Callable[..., Temporaries | None]) -> Callable[..., Temporaries | None]:
+    def register(rule: Callable[..., Specs | None]) -> Callable[..., Specs | None]:
         names, keywords, more, others = parameters_of(rule)
         keywords = tuple(name for name in keywords if name not in ("device", "needs_grad"))
         UNWATCHED.update(dict.fromkeys(targets, (rule, (names[1:], keywords, more, others))))

@@ -23,8 +23,8 @@ from ._extend import (
     Cost,
     FormulaFunction,
     Spec,
+    Specs,
     Strided,
-    Temporaries,
     first,
     formula,
     named,
@@ -36,14 +36,12 @@ from .elementwise import in_place, same
 LEAKY = Cost(muls=1, others=1)
 
 
-def with_term(tensors: Sequence[Strided], out: Spec, input: Spec, inplace: bool = False) -> Temporaries:
+def with_term(tensors: Sequence[Strided], out: Spec, input: Spec, inplace: bool = False) -> Specs:
     """Return the result and a temporary of the same size: tanh(x) in x - tanh(x), or 1 + |x| in x / (1 + |x|)."""
     return out, out
 
 
-def with_buffer(
-    tensors: Sequence[Strided], out: Spec, input: Spec, inplace: bool = False, *, device: str
-) -> Temporaries:
+def with_buffer(tensors: Sequence[Strided], out: Spec, input: Spec, inplace: bool = False, *, device: str) -> Specs:
     """Return the result and, except on CUDA, the buffer from which the gradient is computed."""
     return (out, out) if device != "cuda" else ()
 
@@ -68,7 +66,7 @@ activation.shape(
     *(nn.ReLU, F.relu, torch.relu, torch.Tensor.relu, nn.ReLU6, F.relu6, nn.Hardtanh, nn.Threshold), layout=ORDERED
 )(same)
 activation.shape(nn.ELU, nn.CELU, nn.SELU, F.selu, layout=POINTWISE)(same)
-activation.shape(nn.Tanhshrink, nn.Softsign, layout=POINTWISE, temporaries=with_term)(same)
+activation.shape(nn.Tanhshrink, nn.Softsign, layout=POINTWISE, alive_at_peak=with_term)(same)
 activation.shape(torch.relu_, torch.Tensor.relu_, layout=POINTWISE)(in_place)
 
 
@@ -168,7 +166,7 @@ def elu_backward(
 log_sigmoid = formula(nn.LogSigmoid, *named("logsigmoid", "log_sigmoid", "log_sigmoid_forward"), op="log_sigmoid")(
     activation
 )
-log_sigmoid.shape(nn.LogSigmoid, layout=POINTWISE, temporaries=with_buffer)(same)
+log_sigmoid.shape(nn.LogSigmoid, layout=POINTWISE, alive_at_peak=with_buffer)(same)
 
 
 @log_sigmoid.backward(*named("log_sigmoid_backward"))

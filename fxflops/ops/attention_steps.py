@@ -71,7 +71,7 @@ def _fused(query: Placed, mask: Placed | None) -> Result | None:
         _numbers(lifetimes, mask, query.dtype)
     out = lifetimes.make(Spec(query, query.dtype))
     lifetimes.make(Spec((*batch, n), torch.float32))
-    return Result(out, strides, lifetimes.temporaries(out))
+    return Result(out, strides, lifetimes.alive_at_peak(out))
 
 
 def _products(query: Placed, key: Placed, value: Placed, mask: Placed | None, is_causal: bool) -> Result | None:
@@ -114,7 +114,7 @@ def _products(query: Placed, key: Placed, value: Placed, mask: Placed | None, is
     if not _is_batched(value):
         lifetimes.make(_batched(value))
     out = lifetimes.make(Spec((*batch, n, v), dtype))
-    return Result(out, contiguous(out), lifetimes.temporaries(out))
+    return Result(out, contiguous(out), lifetimes.alive_at_peak(out))
 
 
 def _numbers(lifetimes: Lifetimes, mask: Spec, dtype: torch.dtype) -> None:

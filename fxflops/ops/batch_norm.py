@@ -12,7 +12,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import nn
 
-from ._extend import KEPT, Cost, Spec, Strided, Temporaries, fits, formula, named, summed, when, zero
+from ._extend import KEPT, Cost, Spec, Specs, Strided, fits, formula, named, summed, when, zero
 from .norm import normalized
 
 
@@ -57,13 +57,13 @@ def batch_moments(
     bias: Spec | None = None,
     training: bool = False,
     **kwargs: Any,
-) -> Temporaries:
+) -> Specs:
     """Return the result and, in training, the mean and deviation of each channel, which the kernel also returns."""
     channel = Spec((input[1],), out.dtype)
     return (out, channel, channel) if training or running_mean is None else ()
 
 
-@batch_norm.shape(F.batch_norm, layout=KEPT, temporaries=batch_moments)
+@batch_norm.shape(F.batch_norm, layout=KEPT, alive_at_peak=batch_moments)
 def batch_norm_shape(
     input: Spec,
     running_mean: Spec | None,
@@ -98,9 +98,9 @@ def batch_norm_of(*dims: int) -> Callable[..., Spec | None]:
     return batch_norm_shape
 
 
-batch_norm.shape(nn.BatchNorm1d, layout=KEPT, temporaries=batch_moments)(batch_norm_of(2, 3))
-batch_norm.shape(nn.BatchNorm2d, layout=KEPT, temporaries=batch_moments)(batch_norm_of(4))
-batch_norm.shape(nn.BatchNorm3d, layout=KEPT, temporaries=batch_moments)(batch_norm_of(5))
+batch_norm.shape(nn.BatchNorm1d, layout=KEPT, alive_at_peak=batch_moments)(batch_norm_of(2, 3))
+batch_norm.shape(nn.BatchNorm2d, layout=KEPT, alive_at_peak=batch_moments)(batch_norm_of(4))
+batch_norm.shape(nn.BatchNorm3d, layout=KEPT, alive_at_peak=batch_moments)(batch_norm_of(5))
 
 
 @batch_norm.backward(*named("native_batch_norm_backward", "batch_norm_backward"))

@@ -202,7 +202,7 @@ def einsum_shape(equation: Any, *operands: Any) -> Result | None:
     strides = dict(zip(order, lying, strict=True))
     aligned = placed(Spec(tuple([1 if dim in sums else sizes[dim] for dim in dims])), [strides[dim] for dim in dims])
     final = viewed(aligned, out) if len(dims) > kept else aligned.strides
-    return None if final is None else Result(out, final, lifetimes.temporaries(out))
+    return None if final is None else Result(out, final, lifetimes.alive_at_peak(out))
 
 
 def _aligned(equation: str, tensors: Sequence[Placed]) -> tuple[Placed, Placed, int]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ._extend import Cost, Spec, Strided, Temporaries, formula, named, spelled, times, unwatched
+from ._extend import Cost, Spec, Specs, Strided, formula, named, spelled, times, unwatched
 
 
 def of_linalg(*names: str) -> Iterator[Any]:
@@ -153,7 +153,7 @@ def eigvals(A: Spec, *, out: Any) -> Cost:
 
 
 @unwatched(*spelled("svdvals eigvals eigvalsh", torch.linalg))
-def values_alone(tensors: Sequence[Strided], A: Spec, *_: Any, needs_grad: bool, **__: Any) -> Temporaries | None:
+def values_alone(tensors: Sequence[Strided], A: Spec, *_: Any, needs_grad: bool, **__: Any) -> Specs | None:
     """Return (), because only the values are computed, or None if autograd also needs the vectors."""
     return None if needs_grad else ()
 
@@ -161,7 +161,7 @@ def values_alone(tensors: Sequence[Strided], A: Spec, *_: Any, needs_grad: bool,
 @unwatched(torch.linalg.matrix_norm)
 def matrix_norm_by_values(
     tensors: Sequence[Strided], A: Spec, ord: Any = "fro", dim: Any = (-2, -1), *_: Any, needs_grad: bool, **__: Any
-) -> Temporaries | None:
+) -> Specs | None:
     """Return the singular values if the norm is one of these values or their sum.
 
     Return None for any other norm, and if autograd records the call.
@@ -175,7 +175,7 @@ def matrix_norm_by_values(
 @unwatched(torch.linalg.norm)
 def norm_by_values(
     tensors: Sequence[Strided], A: Spec, ord: Any = None, dim: Any = None, *_: Any, needs_grad: bool, **__: Any
-) -> Temporaries | None:
+) -> Specs | None:
     """Return the same tensors as :func:`matrix_norm_by_values`, or None for vector norms."""
     dims = range(A.ndim) if dim is None else (dim,) if isinstance(dim, int) else dim
     return matrix_norm_by_values(tensors, A, ord, dims, needs_grad=needs_grad) if len(dims) == 2 else None
@@ -184,7 +184,7 @@ def norm_by_values(
 @unwatched(*spelled("norm", torch, torch.Tensor))
 def nuclear_norm_by_values(
     tensors: Sequence[Strided], A: Spec, p: Any = "fro", dim: Any = None, *_: Any, needs_grad: bool, **__: Any
-) -> Temporaries | None:
+) -> Specs | None:
     """Return the same tensors as :func:`matrix_norm_by_values` for the nuclear norm, or None for other norms."""
     return norm_by_values(tensors, A, p, dim, needs_grad=needs_grad) if p == "nuc" else None
 
@@ -192,7 +192,7 @@ def nuclear_norm_by_values(
 @unwatched(torch.nuclear_norm)
 def all_values_added_up(
     tensors: Sequence[Strided], A: Spec, dim: Any = None, *_: Any, needs_grad: bool, **__: Any
-) -> Temporaries | None:
+) -> Specs | None:
     """Return the same tensors as :func:`matrix_norm_by_values` for the nuclear norm."""
     return nuclear_norm_by_values(tensors, A, "nuc", dim, needs_grad=needs_grad)
 
@@ -200,7 +200,7 @@ def all_values_added_up(
 @unwatched(torch.linalg.cond)
 def condition_by_values(
     tensors: Sequence[Strided], A: Spec, p: Any = None, *, device: str, needs_grad: bool
-) -> Temporaries | None:
+) -> Specs | None:
     """Return the singular values if the condition number is computed from them.
 
     For the norms 2 and -2, it is the ratio of two values. For "nuc", it is the sum of the values times the sum of their reciprocals.
@@ -222,7 +222,7 @@ def rank_by_values(
     *_: Any,
     needs_grad: bool,
     **__: Any,
-) -> Temporaries | None:
+) -> Specs | None:
     """Return the singular values, the threshold in double precision, and the mask of the values above the threshold.
 
     For a hermitian matrix, the tensors are the absolute eigenvalues, the largest eigenvalue, the threshold and the mask.

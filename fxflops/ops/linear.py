@@ -14,8 +14,8 @@ from ._extend import (
     SPARSE,
     Cost,
     Spec,
+    Specs,
     Strided,
-    Temporaries,
     contraction,
     fits,
     formula,
@@ -36,9 +36,7 @@ def linear(input: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) ->
     return contraction(weight[-1], out.numel(), bias is not None)
 
 
-def folded(
-    tensors: Sequence[Strided], out: Spec, input: Spec, weight: Spec, bias: Spec | None = None
-) -> Temporaries | None:
+def folded(tensors: Sequence[Strided], out: Spec, input: Spec, weight: Spec, bias: Spec | None = None) -> Specs | None:
     """Return the product, and its sum with the bias, if the input is neither a matrix nor contiguous: torch then adds the bias separately.
 
     Return None if the input's leading dims cannot be viewed as one dim. In this case, torch's choice depends on whether the weight
@@ -52,7 +50,7 @@ def folded(
     return () if bias is None else (out, out)
 
 
-@linear.shape(nn.Linear, F.linear, layout=ANY, temporaries=folded)
+@linear.shape(nn.Linear, F.linear, layout=ANY, alive_at_peak=folded)
 def linear_shape(input: Spec, weight: Spec, bias: Spec | None = None) -> Spec | None:
     """input[*, i], weight[o, i] -> out[*, o]."""
     if input.dtype is not weight.dtype or weight.ndim != 2 or not input.ndim or input[-1] != weight[1]:

@@ -13,8 +13,8 @@ from ._extend import (
     SPARSE,
     Cost,
     Spec,
+    Specs,
     Strided,
-    Temporaries,
     added_up,
     broadcast,
     contraction,
@@ -47,7 +47,7 @@ def matmul(input: Spec, other: Spec, *, out: Spec) -> Cost:
     return contraction(input[-1], out.numel())
 
 
-def batched(tensors: Sequence[Strided], out: Spec, input: Spec, other: Spec) -> Temporaries | None:
+def batched(tensors: Sequence[Strided], out: Spec, input: Spec, other: Spec) -> Specs | None:
     """Return copies of the operands whose batch dims cannot be viewed as one dim, and the result, or None if batch dims broadcast."""
     (_, strides), (_, lie) = tensors
     if other.ndim == 2:
@@ -62,7 +62,7 @@ def batched(tensors: Sequence[Strided], out: Spec, input: Spec, other: Spec) -> 
     return (*copied, out) if copied else ()
 
 
-@matmul.shape(*spelled("matmul __matmul__", torch, torch.Tensor), layout=ANY, temporaries=batched)
+@matmul.shape(*spelled("matmul __matmul__", torch, torch.Tensor), layout=ANY, alive_at_peak=batched)
 def matmul_shape(input: Spec, other: Spec) -> Spec | None:
     """input[*, m, k], other[*, k, n] -> out[*, m, n], or None for vectors."""
     if input.ndim < 2 or other.ndim < 2 or input.dtype is not other.dtype or input[-1] != other[-2]:

@@ -18,7 +18,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import nn
 
-from ._extend import ANY, Cost, Spec, Strided, Temporaries, first, fits, formula, named, rows_of, summed, times, when
+from ._extend import ANY, Cost, Spec, Specs, Strided, first, fits, formula, named, rows_of, summed, times, when
 from .reduce import norm
 
 
@@ -30,7 +30,7 @@ def layer_norm(input: Spec, *, weight: Spec | None = None, bias: Spec | None = N
 
 def moments(
     tensors: Sequence[Strided], out: Spec, input: Spec, normalized_shape: Any, *args: Any, **kwargs: Any
-) -> Temporaries:
+) -> Specs:
     """Return the result, and the mean and deviation of each row, which the kernel also returns."""
     row = per_row(input, normalized_shape)
     return out, row, row
@@ -42,7 +42,7 @@ def per_row(input: Spec, normalized_shape: Sequence[int]) -> Spec:
     return Spec((*input[:-dims], *[1] * dims), input.dtype)
 
 
-@layer_norm.shape(nn.LayerNorm, F.layer_norm, layout=ANY, temporaries=moments)
+@layer_norm.shape(nn.LayerNorm, F.layer_norm, layout=ANY, alive_at_peak=moments)
 def layer_norm_shape(
     input: Spec, normalized_shape: Sequence[int], weight: Spec | None = None, bias: Spec | None = None
 ) -> Spec | None:
@@ -71,13 +71,13 @@ def group_norm(input: Spec, *, weight: Spec | None = None, bias: Spec | None = N
 
 def group_moments(
     tensors: Sequence[Strided], out: Spec, input: Spec, num_groups: int, *args: Any, **kwargs: Any
-) -> Temporaries:
+) -> Specs:
     """Return the result, and the mean and deviation of each group, which the kernel also returns."""
     group = Spec((input[0], num_groups), out.dtype)
     return out, group, group
 
 
-@group_norm.shape(nn.GroupNorm, F.group_norm, temporaries=group_moments)
+@group_norm.shape(nn.GroupNorm, F.group_norm, alive_at_peak=group_moments)
 def group_norm_shape(input: Spec, num_groups: int, weight: Spec | None = None, bias: Spec | None = None) -> Spec | None:
     """x[n, c, *] -> out[n, c, *], or None if weight or bias has another shape or dtype."""
     if input.ndim < 3 or not input.dtype.is_floating_point or input[1] % num_groups or input.numel() <= input[1]:
@@ -108,7 +108,7 @@ def squares(
     *args: Any,
     device: str,
     **kwargs: Any,
-) -> Temporaries | None:
+) -> Specs | None:
     """Return the result and the deviation of each row; on a CPU, also the result before the multiply by the weight.
 
     A CPU computes step by step. Without a weight, the memory peak is earlier: at the squares, their means and the deviations. Return None
@@ -126,7 +126,7 @@ FULL = 4
 """The bytes of an element in single precision."""
 
 
-@rms_norm.shape(nn.RMSNorm, F.rms_norm, temporaries=squares)
+@rms_norm.shape(nn.RMSNorm, F.rms_norm, alive_at_peak=squares)
 def rms_norm_shape(input: Spec, normalized_shape: Sequence[int], weight: Spec | None = None) -> Spec | None:
     """x[*, *n] -> out[*, *n]."""
     return layer_norm_shape(input, normalized_shape, weight)

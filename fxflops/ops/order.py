@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..torch_internals import quantile_selects
-from ._extend import Cost, Spec, Strided, Temporaries, contiguous, formula, named, reduced, spelled, unwatched
+from ._extend import Cost, Spec, Specs, Strided, contiguous, formula, named, reduced, spelled, unwatched
 from .reduce import steps
 
 
@@ -48,7 +48,7 @@ def selected(
     device: str,
     needs_grad: bool,
     **__: Any,
-) -> Temporaries | None:
+) -> Specs | None:
     """Return the tensors alive at the peak if torch selects quantiles instead of sorting: on a CPU, for few quantiles of long rows.
 
     Torch first makes a mask of NaNs, then ranks and weights of 56 bytes per quantile and row. Rows that are not contiguous are

@@ -20,8 +20,8 @@ from ._extend import (
     Cost,
     Sizes,
     Spec,
+    Specs,
     Strided,
-    Temporaries,
     contiguous,
     each,
     first,
@@ -86,7 +86,7 @@ def max_pool1d(input: Spec, kernel_size: Any, *, out: Any) -> Cost:
 
 
 @unwatched(torch.max_pool1d, F.max_pool1d)
-def unindexed(tensors: Sequence[Strided], input: Spec, *_: Any, needs_grad: bool, **__: Any) -> Temporaries | None:
+def unindexed(tensors: Sequence[Strided], input: Spec, *_: Any, needs_grad: bool, **__: Any) -> Specs | None:
     """Return (), or the copy of a non-contiguous input, because no indices are kept. Return None if autograd needs the indices."""
     sizes, strides = tensors[0]
     if needs_grad:
@@ -94,7 +94,7 @@ def unindexed(tensors: Sequence[Strided], input: Spec, *_: Any, needs_grad: bool
     return () if strides == contiguous(sizes) else (Spec(input, input.dtype),)
 
 
-def indexed(tensors: Sequence[Strided], out: Spec, *args: Any, **kwargs: Any) -> Temporaries:
+def indexed(tensors: Sequence[Strided], out: Spec, *args: Any, **kwargs: Any) -> Specs:
     """Return the maxima and their indices, which the kernel also writes."""
     return out, Spec(out, torch.int64)
 
@@ -110,7 +110,7 @@ def max_pool2d(input: Spec, kernel_size: Any, *, out: Any) -> Cost:
     return _maximum(window(kernel_size, 2), out)
 
 
-@max_pool2d.shape(nn.MaxPool2d, F.max_pool2d, torch.max_pool2d, layout=FORMAT, temporaries=indexed)
+@max_pool2d.shape(nn.MaxPool2d, F.max_pool2d, torch.max_pool2d, layout=FORMAT, alive_at_peak=indexed)
 def max_pool2d_shape(
     input: Spec,
     kernel_size: Sizes,

@@ -28,8 +28,8 @@ from ._rules import (
     Placed,
     Result,
     Rule,
+    Specs,
     Strides,
-    Temporaries,
 )
 
 Sizes = int | Sequence[int]
@@ -84,10 +84,10 @@ def shape_of(rule: Rule, operation: Operation, tensors: Sequence[Strided], devic
     strides = _strides(rule.layout, out, tensors, device)
     if strides is None:
         return None
-    temporaries: Temporaries | None = ()
-    if rule.temporaries is not None:
-        temporaries = rule.temporaries(tensors, out, *args, **kwargs, **by_device)
-    return None if temporaries is None else Result(out, strides, temporaries)
+    alive_at_peak: Specs | None = ()
+    if rule.alive_at_peak is not None:
+        alive_at_peak = rule.alive_at_peak(tensors, out, *args, **kwargs, **by_device)
+    return None if alive_at_peak is None else Result(out, strides, alive_at_peak)
 
 
 def _placed(operation: Operation, tensors: Sequence[Strided]) -> Operation:
@@ -106,10 +106,8 @@ def _with_strides(value: Any, strides: Iterator[Strides]) -> Any:
     return value
 
 
-def unseen_temporaries(
-    operation: Operation, tensors: Sequence[Strided], device: str, needs_grad: bool
-) -> Temporaries | None:
-    """Return the tensors alive at the peak of a call that a dispatch mode would change, or None for any other call."""
+def unseen_temporaries(operation: Operation, tensors: Sequence[Strided], device: str, needs_grad: bool) -> Specs | None:
+    """Return the tensors, besides the result, alive at the peak of a call that a dispatch mode would change; None for any other call."""
     rule, parameters = UNWATCHED[operation.target]
     if operation.kwargs and operation.kwargs.get("out") is not None:  # torch.norm calls itself again with out=None
         return None

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ._extend import EVEN, Cost, Spec, Strided, Temporaries, formula, named, reduced, rows_of, spelled
+from ._extend import EVEN, Cost, Spec, Specs, Strided, formula, named, reduced, rows_of, spelled
 
 
 @formula(nn.Softmax, *named("softmax", "_softmax", "_safe_softmax"), "aten::special_softmax")
@@ -61,9 +61,7 @@ def log_softmax_backward(grad_output: Spec, output: Spec, dim: int, *, out: Spec
     return Cost(muls=out.numel(), adds=2 * out.numel() - rows_along(out, dim), others=out.numel())
 
 
-def converted(
-    tensors: Sequence[Strided], out: Spec, input: Spec, *args: Any, device: str, **kwargs: Any
-) -> Temporaries:
+def converted(tensors: Sequence[Strided], out: Spec, input: Spec, *args: Any, device: str, **kwargs: Any) -> Specs:
     """Return the input converted to the result's dtype, and the result; () if the input is not copied.
 
     CUDA reads half precision without a copy.
@@ -76,8 +74,8 @@ HALF = 2
 """The bytes of an element in half precision."""
 
 
-@softmax.shape(nn.Softmax, *spelled("softmax", torch, torch.Tensor), layout=EVEN, temporaries=converted)
-@log_softmax.shape(nn.LogSoftmax, *spelled("log_softmax", torch, torch.Tensor), layout=EVEN, temporaries=converted)
+@softmax.shape(nn.Softmax, *spelled("softmax", torch, torch.Tensor), layout=EVEN, alive_at_peak=converted)
+@log_softmax.shape(nn.LogSoftmax, *spelled("log_softmax", torch, torch.Tensor), layout=EVEN, alive_at_peak=converted)
 def softmax_shape(input: Spec, dim: int | None = None, dtype: torch.dtype | None = None) -> Spec | None:
     """x[*] -> out[*]."""
     dtype = dtype or input.dtype
@@ -86,8 +84,8 @@ def softmax_shape(input: Spec, dim: int | None = None, dtype: torch.dtype | None
     return Spec(input, dtype) if -input.ndim <= dim < input.ndim and input.numel() else None
 
 
-@softmax.shape(F.softmax, layout=EVEN, temporaries=converted)
-@log_softmax.shape(F.log_softmax, layout=EVEN, temporaries=converted)
+@softmax.shape(F.softmax, layout=EVEN, alive_at_peak=converted)
+@log_softmax.shape(F.log_softmax, layout=EVEN, alive_at_peak=converted)
 def softmax_function_shape(
     input: Spec, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None
 ) -> Spec | None:

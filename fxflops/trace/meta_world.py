@@ -269,7 +269,7 @@ class MetaWorld(World):
         operation = Operation("", func, spec_of(args), spec_of(kwargs), None)
         strided = [(tensor.shape, tensor.stride()) for tensor in tensors]
         shape = shape_of(rule, operation, strided, self._kernels.device.type)
-        if shape is None or shape.temporaries:
+        if shape is None or shape.alive_at_peak:
             return True
         # For tensors that are not contiguous, the meta kernels of these ops may return another memory format.
         return rule.layout in (CONVOLVED, KEPT) and any(strides != contiguous(sizes) for sizes, strides in strided)
@@ -306,14 +306,14 @@ class MetaWorld(World):
         shape = shape_of(rule, without_result, strided, self._kernels.device.type)
         if shape is None:
             return None
-        out, strides, temporaries = shape
+        out, strides, alive_at_peak = shape
         forms = () if strides is None else (self.mirror.shared_form(out, strides, out.dtype, META),)
         returns = NEW if forms else FIRST_ARGUMENT  # the rule of an in-place function gives no strides
         result_key = forms[0].without_strides if forms else FIRST_ARGUMENT
         operation = self._call_log.shared(
             (without_strides(key), result_key), (op, target, specs, kwspecs, out, settings)
         )
-        transients = tuple([(spec, spec.nbytes) for spec in temporaries])
+        transients = tuple([(spec, spec.nbytes) for spec in alive_at_peak])
         return self._keep(key, Recipe(operation, returns, transients, forms=forms, argument_forms=argument_forms))
 
     def recipe_by_forward(self, call: NewCall, module: nn.Module) -> Recipe | None:

@@ -64,7 +64,7 @@ def check(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | 
     )
     assert (tuple(rule.out), rule.out.dtype, rule.strides) == (tuple(out.shape), out.dtype, out.stride()), shown
     assert out.untyped_storage().nbytes() == rule.out.nbytes, shown
-    peak = sum(spec.nbytes for spec in rule.temporaries) or rule.out.nbytes
+    peak = sum(spec.nbytes for spec in rule.alive_at_peak) or rule.out.nbytes
     assert peak == live.peak - before, shown
     return True
 
