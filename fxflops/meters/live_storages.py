@@ -41,7 +41,7 @@ from __future__ import annotations
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -80,13 +80,20 @@ class _StorageRef(weakref.ref[Any]):
         return ref
 
 
+class Cap(NamedTuple):
+    """The limit of live bytes in a count on real tensors, and ``why`` the count needs them."""
+
+    nbytes: int
+    why: str
+
+
 class LiveStorages:
     """The live tensor storages of a run, as an allocator would see them; ``memory_log`` has their bytes.
 
     Temporary memory inside a kernel is not seen. Before the tensors of a call are added, :meth:`begin_next_call` must be called.
 
-    ``held`` has the held tensors, by category and name. ``spec(tensor)`` returns a tensor's spec. If the live storages exceed ``cap``
-    bytes, InputError is raised, before memory runs out. ``was_there(tensor)`` returns whether a tensor that no call has made existed
+    ``held`` has the held tensors, by category and name. ``spec(tensor)`` returns a tensor's spec. If the live storages exceed the ``cap``,
+    InputError is raised, before memory runs out. ``was_there(tensor)`` returns whether a tensor that no call has made existed
     when the run began. ``take_stand_in(tensor)`` returns the meta tensor that represents a tensor in the run, and makes the run forget this
     meta tensor. ``counts_meta`` is False in a run on another device. There torch uses meta tensors only to infer shapes, so meta tensors
     hold no memory. ``counts_random_states`` is True in a run for the CPU. There checkpoint saves a CPU random state for each function that
@@ -98,7 +105,7 @@ class LiveStorages:
         self,
         held: Mapping[str, Named] | None = None,
         *,
-        cap: int | None = None,
+        cap: Cap | None = None,
         spec: Callable[[torch.Tensor], Spec] = spec_of,
         was_there: Callable[[torch.Tensor], bool] = lambda tensor: True,
         take_stand_in: Callable[[torch.Tensor], torch.Tensor | None] = lambda tensor: None,
@@ -195,9 +202,9 @@ class LiveStorages:
                 log.storages.specs[ref.number] = spec or spec_of(tensor)
         else:
             self.add_new(storage, 0 if is_zerotensor(tensor) else nbytes, spec or spec_of(tensor))
-        if self._cap is not None and log.live > self._cap:
+        if self._cap is not None and log.live > self._cap.nbytes:
             raise InputError(
-                f"the model reads tensor values, so it ran on real tensors; these tensors take more memory than the cap of {size(self._cap)}",
+                f"the count needs real tensors: {self._cap.why}\n  they take more memory than the cap of {size(self._cap.nbytes)}",
                 advice="cap",
             )
 

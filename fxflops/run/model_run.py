@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from ..errors import FxflopsError, InputError, RunError
 from ..meters.accelerator import accelerator_of
 from ..meters.event_stopwatch import without_seconds
-from ..meters.live_storages import LiveStorages, Named
+from ..meters.live_storages import Cap, LiveStorages, Named
 from ..meters.stopwatch import StoppedStopwatch, Stopwatch
 from ..model.hidden import hidden_from_modes
 from ..model.modules import Called, class_name, parameters_of
@@ -76,7 +76,7 @@ def new_observer(
     world: World | None = None,
     *,
     graph_listener: GraphListener | None = None,
-    cap: int | None = None,
+    cap: Cap | None = None,
     must_read_masks: bool = False,
     new_stopwatch: Callable[[], Stopwatch] = Stopwatch,
 ) -> Observer:
@@ -208,10 +208,10 @@ def observe_on_own_tensors(
     registry: FormulaRegistry,
     graph_listener: GraphRecorder | None = None,
     *,
-    cap: int | None = None,
+    cap: Cap | None = None,
     new_stopwatch: Callable[[], Stopwatch] = Stopwatch,
 ) -> Observer:
-    """Observe a run of the model on its real tensors. Raises InputError if the live tensors exceed ``cap`` bytes."""
+    """Observe a run of the model on its real tensors. Raises InputError if the live tensors exceed the ``cap``."""
     return run_with_observer(
         subject, new_observer(subject, registry, graph_listener=graph_listener, cap=cap, new_stopwatch=new_stopwatch)
     )
@@ -351,7 +351,7 @@ def _meta_run_that_sees_all(
 def _on_real(subject: Subject, registry: FormulaRegistry, why: str) -> Run:
     _check_own_device(subject, why)
     subject.snapshot.keep_all()
-    observer = observe_on_own_tensors(subject, registry, cap=cap_of(subject.device))
+    observer = observe_on_own_tensors(subject, registry, cap=Cap(cap_of(subject.device), why))
     return finished_run(subject, observer, memory_source="storages", recorded_as=ON_REAL, recorded_why=why)
 
 
@@ -374,15 +374,15 @@ def _run_of_loaded_weights(subject: Subject, registry: FormulaRegistry) -> Run |
     """
     if not _awaits_weights(subject):
         return None
+    why = "its weights stay on meta until its calls load them"
     subject.snapshot.keep_all()
     try:
-        observer = observe_on_own_tensors(subject, registry, cap=cap_of(subject.counted_device))
+        observer = observe_on_own_tensors(subject, registry, cap=Cap(cap_of(subject.counted_device), why))
     except (RunError, InputError, NotImplementedError):
         return None  # the run on meta reports the reason
     if not has_loaded_weights(subject, observer):
         observer.release()
         return None
-    why = "its weights stay on meta until its calls load them"
     return finished_run(subject, observer, memory_source="storages", recorded_as=ON_REAL, recorded_why=why)
 
 
