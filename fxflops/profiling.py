@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
@@ -32,6 +33,7 @@ INSTEAD = """it counts the code in a with block,
   print(p.report)
 to count one call of a model, use fxflops.count(model, x) or fxflops.analyze(model, x); for thop's profile, use fxflops.adapters.thop.profile"""
 """The advice for a ``profile`` that was called with another function's arguments."""
+NOT_ENDED = "there is no report until the with block has ended"
 BLOCK = """use it as a block, with fxflops.profile(model) as p: ...
 for start_profile() and stop_profile(), use fxflops.adapters.deepspeed.FlopsProfiler(model) or fxflops.adapters.flops_profiler"""
 
@@ -116,10 +118,11 @@ class profile:
         if detail not in DETAILS:
             raise InputError(f"unknown detail {detail!r:.80}; expected one of {', '.join(map(repr, DETAILS))}")
         self._detail = detail
+        # The state of the current or the last block, which __enter__ sets anew.
         self._iteration = 0
         self._block: Block | None = None
         self._report: Report | None = None
-        self._why = "there is no report until the with block has ended"
+        self._why = NOT_ENDED
 
     def __call__(self, *_: Any, **__: Any) -> NoReturn:
         raise of_kind(InputError(f"a profile is not a function to call: {INSTEAD}"), TypeError)
@@ -133,7 +136,7 @@ class profile:
 
     @property
     def report(self) -> Report:
-        """The Report of the block. Raises FxflopsError before the block has ended, and if nothing in the block was recorded.
+        """The Report of the block, or of the last block if there were several. Raises FxflopsError before the block has ended, and if nothing in the block was recorded.
 
         If the block raised an exception, the report covers the code that ran before it: ``report.trace`` says so, and
         ``report.trace_reason`` has the exception.
@@ -149,7 +152,10 @@ class profile:
             raise AttributeError(f"a profile has no attribute {name!r}{where}", name=name, obj=self)
 
     def __enter__(self) -> profile:
-        self._block = Block(
+        if self._block is not None:
+            raise InputError("the with block of this profile is running: give an inner block a profile of its own")
+        self._iteration, self._report, self._why = 0, None, NOT_ENDED
+        self._block = block = Block(
             self._model,
             self._registry,
             detail=self._detail,
@@ -157,7 +163,13 @@ class profile:
             met_optimizers=self._met_optimizers,
             samples_lines=self._samples_lines,
         )
-        self._begin_iteration()
+        try:
+            self._begin_iteration()
+        except BaseException:  # the schedule raised, or an instrument could not start: __exit__ will not be called
+            self._block = None
+            block.end(*sys.exc_info())
+            block.release()
+            raise
         return self
 
     def step(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -10,8 +11,11 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._C import _len_torch_dispatch_stack, _len_torch_function_stack
 from torch._higher_order_ops import scan
+from torch.optim.optimizer import _global_optimizer_pre_hooks
 from torch.overrides import TorchFunctionMode
+from torch.profiler import ProfilerAction
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fxflops import FxflopsError, InputError, MissingFormulaError, analyze, count, profile
@@ -675,3 +679,95 @@ def test_the_result_of_a_loop_of_torch_outlives_the_block() -> None:
     assert p.report.complete
     assert p.report.total_macs == len(shapes) * 2 * 3 * 3
     assert {*shapes} == {(2, 3)}
+
+
+class Writes(nn.Linear):
+    """Has ``generate``, which a block replaces while it is observed."""
+
+    def generate(self, x: torch.Tensor) -> torch.Tensor:
+        return self(x)
+
+
+def modes_and_hooks(model: nn.Module) -> tuple[Any, ...]:
+    return (
+        _len_torch_function_stack(),
+        _len_torch_dispatch_stack(),
+        len(model._forward_hooks),
+        "generate" in vars(model),
+        len(_global_optimizer_pre_hooks),
+    )
+
+
+@pytest.mark.parametrize("detail", ["operations", "modules", "steps"])
+@pytest.mark.parametrize("reason", ["no pyinstrument", "a schedule that raises", "an instrument that cannot start"])
+def test_a_block_that_cannot_begin_leaves_everything_as_it_was(
+    reason: str, detail: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, error = Writes(4, 4), ValueError("not today")
+
+    def fails(*_: Any) -> Any:
+        raise error
+
+    expected: type[Exception] = ValueError
+    p = profile(model, detail=detail, lines=True) if reason == "no pyinstrument" else profile(model, detail=detail)
+    if reason == "no pyinstrument":
+        monkeypatch.setitem(sys.modules, "pyinstrument", None)
+        expected = FxflopsError
+    elif reason == "a schedule that raises":
+        p = profile(model, detail=detail, schedule=fails)
+    else:
+        monkeypatch.setattr("fxflops.run.block.data_loaders_watched", fails)
+    before = modes_and_hooks(model)
+    with pytest.raises(expected), p:
+        pass
+    assert modes_and_hooks(model) == before
+    assert p._block is None
+
+
+def recording(only: int) -> Callable[[int], ProfilerAction]:
+    """Return a schedule that records only the iteration with this number."""
+    return lambda number: ProfilerAction.RECORD if number == only else ProfilerAction.NONE
+
+
+def test_each_block_of_one_profile_has_its_own_report() -> None:
+    model, x = nn.Linear(4, 4), torch.ones(2, 4)
+    p = profile(model, schedule=recording(0))
+    with p:
+        model(x)
+        p.step()
+    first = p.report
+    assert first.total_macs == 2 * 4 * 4
+    with p:
+        with pytest.raises(FxflopsError, match="until the with block has ended"):
+            p.report  # noqa: B018
+        model(torch.ones(3, 4))
+    assert p.report is not first
+    assert p.report.total_macs == 3 * 4 * 4
+    assert [*first.step_times()] == ["step 1"]
+    assert [*p.report.step_times()] == ["(outside)", "step 1"]  # iterations are numbered anew: this loop has none
+    with pytest.raises(ZeroDivisionError), p:
+        raise ZeroDivisionError
+    with p, pytest.raises(InputError, match="a profile of its own"), p:
+        pass
+
+
+@pytest.mark.parametrize("detail", ["operations", "modules", "steps"])
+def test_a_schedule_that_recorded_nothing_gives_no_report(detail: str) -> None:
+    model = nn.Linear(4, 4)
+    with profile(model, detail=detail, schedule=recording(1)) as p:
+        model(torch.ones(2, 4))
+        p.step()
+    with pytest.raises(FxflopsError, match="recorded none of the block's 1 iterations"):
+        p.report  # noqa: B018
+
+
+@pytest.mark.parametrize("deletes", [False, True])
+def test_a_generate_that_the_block_assigns_stays(deletes: bool) -> None:
+    model = Writes(4, 4)
+    with profile(model) as p:
+        model.generate = own = lambda x: model(2 * x)  # type: ignore[method-assign, assignment]
+        model.generate(torch.ones(2, 4))
+        if deletes:
+            del model.generate  # type: ignore[attr-defined]
+    assert vars(model).get("generate") is (None if deletes else own)
+    assert p.report.total_macs == 2 * 4 * 4

@@ -172,10 +172,11 @@ class Block:
         }.items():
             storages.add_existing(tensors, category)
         storages.add_given(attribute_tensors(inventory.modules), "buffers")
-        self._until_end = ExitStack()
-        for module, path in paths.items():
-            if callable(getattr(type(module), "generate", None)):
-                self._until_end.enter_context(generate_replaced(module, partial(self._noting_generate, path)))
+        with ExitStack() as until_end:  # undone here if it raises
+            for module, path in paths.items():
+                if callable(getattr(type(module), "generate", None)):
+                    until_end.enter_context(generate_replaced(module, partial(self._noting_generate, path)))
+            self._until_end = until_end.pop_all()
 
     def _new_observer(
         self, paths: Mapping[nn.Module, str], registry: FormulaRegistry, instruments: Instruments
@@ -246,8 +247,8 @@ class Block:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was recorded."""
-        return not (self._observer.calls or self._observer.scopes)
+        """Whether nothing was recorded. With a detail other than "operations", the calls are only placeholders."""
+        return not (self._observer.scopes or (self._detail == OPERATIONS and self._observer.calls))
 
     @property
     def failed(self) -> FailedCall | None:

@@ -11,14 +11,19 @@ from typing import Any
 
 @contextmanager
 def generate_replaced(module: Any, during: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
-    """In the block, run each call of the module's ``generate`` in the context ``during()``, if this thread makes the call."""
-    own_generate = {name: value for name, value in vars(module).items() if name == "generate"}
-    vars(module)["generate"] = _Generate(module, during)
+    """In the block, run each call of the module's ``generate`` in the context ``during()``, if this thread makes the call.
+
+    If code in the block assigns or deletes the module's ``generate``, the change stays.
+    """
+    attributes = vars(module)
+    own_generate = {name: value for name, value in attributes.items() if name == "generate"}
+    attributes["generate"] = replacement = _Generate(module, during)
     try:
         yield
     finally:
-        del vars(module)["generate"]
-        vars(module).update(own_generate)
+        if attributes.get("generate") is replacement:
+            del attributes["generate"]
+            attributes.update(own_generate)
 
 
 class _Generate:

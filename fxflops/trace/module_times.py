@@ -57,11 +57,12 @@ class ModuleTimes:
         self._own_seconds: list[float] = []  # the seconds of these calls, without the calls inside them
 
     def __enter__(self) -> ModuleTimes:
-        self._contexts = ExitStack()
-        self._hooks.attach(self._modules, self._enter, self._leave)
-        self._contexts.callback(self._hooks.detach)
-        self._contexts.callback(register_optimizer_step_pre_hook(self._begin_optimizer).remove)
-        self._contexts.callback(register_optimizer_step_post_hook(self._end_optimizer).remove)
+        with ExitStack() as contexts:
+            contexts.callback(self._hooks.detach)
+            self._hooks.attach(self._modules, self._enter, self._leave)
+            contexts.callback(register_optimizer_step_pre_hook(self._begin_optimizer).remove)
+            contexts.callback(register_optimizer_step_post_hook(self._end_optimizer).remove)
+            self._contexts = contexts.pop_all()
         return self
 
     def __exit__(self, *exception: Any) -> None:

@@ -58,6 +58,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from types import CodeType
 from typing import Any
@@ -135,8 +136,11 @@ class Observer:
         return self._shared.failed
 
     def __enter__(self) -> Observer:
-        self._modules.attach(self._pre_hook, self._post_hook)
-        self._first.switch_on()
+        with ExitStack() as if_it_raises:
+            if_it_raises.callback(self._modules.detach)
+            self._modules.attach(self._pre_hook, self._post_hook)
+            self._first.switch_on()
+            if_it_raises.pop_all()
         return self
 
     def __exit__(self, *exception: Any) -> None:

@@ -70,18 +70,19 @@ class ThreadObserver:
         """Turn the modes on in this thread."""
         shared = self._shared
         world_contexts = shared.world.begin_thread()
-        self._modes = ExitStack()
-        if shared.world.observe_dispatch:
-            self._modes.enter_context(self._aten_mode)
-        self._modes.enter_context(beneath_others(self._function_mode))
-        self._modes.enter_context(self._plain_functions)
-        self._modes.enter_context(launches_noted(self._outside.launched))
-        self._modes.enter_context(
-            library_calls_handled_by(self._outside.library_function, shared.registry.library_functions)
-        )
-        self._modes.enter_context(tasks_wrapped(self._task, self._thread_of_calls))
-        for context in world_contexts:
-            self._modes.enter_context(context)
+        with ExitStack() as modes:  # if a mode cannot be turned on, the others are turned off again
+            if shared.world.observe_dispatch:
+                modes.enter_context(self._aten_mode)
+            modes.enter_context(beneath_others(self._function_mode))
+            modes.enter_context(self._plain_functions)
+            modes.enter_context(launches_noted(self._outside.launched))
+            modes.enter_context(
+                library_calls_handled_by(self._outside.library_function, shared.registry.library_functions)
+            )
+            modes.enter_context(tasks_wrapped(self._task, self._thread_of_calls))
+            for context in world_contexts:
+                modes.enter_context(context)
+            self._modes = modes.pop_all()
 
     def switch_off(self, *exception: Any) -> None:
         """Turn the modes off in this thread."""
