@@ -110,13 +110,15 @@ class Stopwatch:
         stopped_at: Any = self._stopped_at
         # This repeats the code of go(), because a profile runs this method for each repeated call, and calling go() takes longer.
         self._stopped_at, self._started_at = None, (started_at := time.perf_counter())
-        self.overhead += started_at - stopped_at
+        self.overhead = overhead = self.overhead + started_at - stopped_at
         try:
             out = func(*args, **kwargs)
         finally:
             self.stop()
         stopped_at = self._stopped_at
-        return out, stopped_at - started_at
+        return out, stopped_at - started_at - (
+            self.overhead - overhead
+        )  # the clock also stood still while operators were observed
 
 
 class StoppedStopwatch(Stopwatch):

@@ -368,3 +368,19 @@ def test_an_overhead_measured_too_high_is_not_deducted_from_all_later_work(clock
     clock.now += 2.0
     own_clock.stop()
     assert own_clock.now() - before == pytest.approx(2.0 - stopwatch.MOST_DUE)
+
+
+def test_the_time_of_a_call_excludes_the_observation_of_its_operators(clock: Clock) -> None:
+    own_clock = stopwatch.Stopwatch()
+    own_clock.stop()
+
+    def call() -> str:
+        clock.now += 2.0
+        own_clock.stop()
+        clock.now += 5.0  # an operator inside the call is observed
+        own_clock.go()
+        clock.now += 1.0
+        return "out"
+
+    assert own_clock.timed(call, (), {}) == ("out", 3.0)
+    assert own_clock.overhead == 5.0
