@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch import fx
+from torch import fx, nn
 
 from ..errors import FxflopsError, InputError, OutOfMemoryError, RunError, TraceError
 from ..meters.accelerator import Accelerator, accelerator_of
@@ -385,10 +385,11 @@ def _matched(subject: Subject, registry: FormulaRegistry, graph_run: GraphRun, c
     The model may make more calls than the graph, since a call that depends on no input, such as ``self.scale ** 2`` for a buffer, is
     a constant in the graph. Facts about values, e.g. the number of pairs that a mask keeps, are compared only with
     ``compares_facts``, since some facts are unknown on meta. Raises TraceError if the graph makes calls that the model does not make,
-    or makes the model's calls in another order.
+    or makes the model's calls in another order, or lacks a leaf module's call.
     """
     observer = observe_on_own_tensors(subject, registry, new_stopwatch=observed_stopwatch_maker(subject.device))
-    own_calls = [_comparable(call, compares_facts) for call in observer.calls if call.phase in PARTS[FORWARD]]
+    forward_calls = [call for call in observer.calls if call.phase in PARTS[FORWARD]]
+    own_calls = [_comparable(call, compares_facts) for call in forward_calls]
     call_ranges: dict[str, range] = {}
     end = 0
     for name, calls in graph_run.calls_by_node.items():
@@ -404,6 +405,15 @@ def _matched(subject: Subject, registry: FormulaRegistry, graph_run: GraphRun, c
             )
         end = first + len(wanted)
         call_ranges[name] = range(first, end)
+    # A symbolic graph has a node for each call of a leaf module, even on constants.
+    in_graph = {i for calls in call_ranges.values() for i in calls}
+    for i, call in enumerate(forward_calls):
+        if i not in in_graph and isinstance(call.target, type) and issubclass(call.target, nn.Module):
+            raise TraceError(
+                f"the symbolic graph of {type(subject.model).__name__} differs from the model: only the model calls "
+                f"{call.target.__name__} {call.path!r}",
+                advice="record",
+            )
     return MatchedRun(observer, call_ranges)
 
 

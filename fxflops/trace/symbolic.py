@@ -43,6 +43,21 @@ class SymbolicTracer(fx.Tracer):
         self._constants = constants or {}
         self._thread = threading.get_ident()
         self.before_write: Callable[[Any], None] = lambda value: None
+        # The error of a proxy that was used as a condition, or was iterated. If the model catches the error, it takes another path than usual.
+        self.proxy_error: fx.proxy.TraceError | None = None
+
+    def to_bool(self, obj: fx.Proxy) -> bool:
+        return bool(self._noting_error(super().to_bool, obj))
+
+    def iter(self, obj: fx.Proxy) -> Any:
+        return self._noting_error(super().iter, obj)
+
+    def _noting_error(self, convert: Callable[[fx.Proxy], Any], proxy: fx.Proxy) -> Any:
+        try:
+            return convert(proxy)
+        except fx.proxy.TraceError as error:
+            self.proxy_error = error.with_traceback(None)
+            raise
 
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
         if self._is_tracing():
@@ -129,6 +144,8 @@ def symbolic(
         with locked([fx.Tracer]), BeforeWriteMode(before_write):
             graph = tracer.trace(model.roots.get("", model) if isinstance(model, Called) else model)
             tracer.restore_attributes()
+        if tracer.proxy_error is not None:
+            raise tracer.proxy_error  # the model caught it
         graph.lint()  # raises if a proxy was deep-copied, since the copy has its own graph
         return graph_module(tracer.root, graph, type(model).__name__)
     except Exception as error:

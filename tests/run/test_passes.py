@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -63,6 +64,41 @@ def test_a_graph_that_does_the_same_in_another_order_is_not_taken() -> None:
     assert [call.op for call in report.calls] == ["cos", "sin"]
     with pytest.raises(fxflops.TraceError, match="differs from the model"):
         analyzed(Otherwise(), "symbolic")
+
+
+class Catching(nn.Module):
+    """Catches the error of a value that only tracing does not know, and then returns early."""
+
+    def __init__(self, value_of: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.value_of = value_of
+        self.fc = nn.Linear(4, 4, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        try:
+            self.value_of(x)
+        except Exception:
+            return x
+        return self.fc(x)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    "value_of",
+    [
+        lambda x: float(x.sum()),
+        lambda x: bool(x.sum() > 0),
+        lambda x: range(x.shape[0]),
+        lambda x: [*x],
+        lambda x: len(x),
+    ],
+    ids=["float", "bool", "range", "iter", "len"],
+)
+def test_a_graph_of_a_path_that_only_tracing_takes_is_not_taken(value_of: Callable[[torch.Tensor], Any]) -> None:
+    report = analyzed(Catching(value_of))
+    assert report.trace == "recorded trace"
+    assert "fc" in [node.name for node in report.nodes]
+    with pytest.raises(fxflops.TraceError):
+        analyzed(Catching(value_of), "symbolic")
 
 
 class Squaring(nn.Module):
