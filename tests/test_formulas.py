@@ -273,6 +273,61 @@ def test_the_recipe_can_be_pasted_as_it_is() -> None:
     assert count(Own(), X).total_flops == 2 * X.numel()
 
 
+PASTED_INTO = """
+import torch
+from torch import nn
+
+@torch.library.custom_op("fxflops_pasted::foo", mutates_args=())
+def foo(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+
+foo.register_fake(torch.empty_like)
+
+class Own(nn.Module):
+    def forward(self, x):
+        return foo(x)
+"""
+
+
+def test_the_recipe_does_not_replace_names_of_the_code_it_is_pasted_into() -> None:
+    names: dict[str, Any] = {}
+    exec(PASTED_INTO, names)
+    before = dict(names)
+    exec(count(names["Own"](), X).recipe(), names)
+    assert all(names[name] is value for name, value in before.items())
+    assert count(names["Own"](), X).total_flops == X.numel()
+
+
+@pytest.mark.parametrize(
+    ("schema", "computed", "flops"),
+    [
+        ("lambda(Tensor x) -> Tensor", torch.clone, 6),  # a keyword of Python
+        ("scan.reverse(Tensor x) -> Tensor", torch.clone, 6),  # an overload
+        ("write(Tensor x, Tensor(a!) out) -> ()", lambda x, out: None, 6),
+        ("mean_and_all(Tensor x) -> (float, Tensor)", lambda x: (0.0, x.clone()), 6),
+        ("mean(Tensor x) -> float", lambda x: 0.0, 6),
+        ("tick() -> ()", lambda: None, 1),
+    ],
+)
+def test_the_recipe_of_an_odd_op_can_be_pasted(schema: str, computed: Any, flops: int) -> None:
+    """With a name that is no identifier, without a tensor among its results, or without tensors at all."""
+    name = schema.partition("(")[0]
+    torch.library.define(f"fxflops_odd::{name}", schema.removeprefix(name))
+    torch.library.impl(f"fxflops_odd::{name}", "default")(computed)
+    packet, _, overload = name.partition(".")
+    operator = getattr(getattr(torch.ops.fxflops_odd, packet), overload or "default")
+
+    class Calls(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            operator(*[x] * schema.count("Tensor x"), *[x.clone()] * schema.count("Tensor(a!) out"))
+            return x
+
+    x = torch.ones(2, 3)
+    exec(count(Calls(), x).recipe(), {"torch": torch})
+    report = count(Calls(), x)
+    assert (report.complete, report.total_flops) == (True, flops)
+
+
 def test_the_recipe_of_an_op_with_several_results_works() -> None:
     class Svd(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -298,9 +353,9 @@ def test_the_recipe_counts_every_missing_op() -> None:
         "to count them, paste where the model is made:\n"
         "    import fxflops\n"
         "    @fxflops.formula(torch.ops.fxflops_recipe.other)\n"
-        "    def other(*args, out, **kwargs): return out.numel()  # 1 per element: a guess\n"
+        "    def flops_of_fxflops_recipe_other(*args, out, **kwargs): return out.numel()  # 1 per element: a guess\n"
         "    @fxflops.formula(torch.ops.fxflops_recipe.one)\n"
-        "    def one(*args, out, **kwargs): return out.numel()  # 1 per element: a guess"
+        "    def flops_of_fxflops_recipe_one(*args, out, **kwargs): return out.numel()  # 1 per element: a guess"
     )
     exec(report.recipe(), {"torch": torch})
     assert count(Both(), X).total_flops == 3 * X.numel()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from keyword import iskeyword
 from typing import NamedTuple
 
 from ..errors import InputError
@@ -61,27 +63,42 @@ def recipe(counted: Iterable[Counted]) -> str:
 
 
 def _recipe_for(call: Call) -> str:
-    """Return the code that follows :data:`IMPORT`. The code is a formula that guesses one operation per output element."""
-    name = call.op.rpartition("::")[2].rpartition(".")[2]
-    if call.op.startswith(TRITON):  # a Triton kernel returns nothing: take its last tensor argument as the result
-        tensor_parameters = [parameter for parameter, value in call.kwargs.items() if isinstance(value, Spec)] or [
-            "out"
-        ]
-        name = call.op.removeprefix(TRITON)
-        return (
-            f'@fxflops.formula("{call.op}")\n'
-            f"def {name}(*, {tensor_parameters[-1]}, out, **kwargs): return {tensor_parameters[-1]}.numel()  # 1 per element: a guess"
-        )
-    if ":" in call.op and "::" not in call.op:
-        target, name = f'"{call.op}"', call.op.partition(":")[2].replace(".", "_")
-    elif "::" in call.op:
-        target = "torch.ops." + call.op.replace("::", ".")
-    else:
-        target = repr(name) if call.op.startswith("Tensor.") else call.op
-    out = "out" if isinstance(call.out, Spec) or not isinstance(call.out, tuple) else "out[0]"
-    return (
-        f"@fxflops.formula({target})\ndef {name}(*args, out, **kwargs): return {out}.numel()  # 1 per element: a guess"
-    )
+    """Return the code that follows :data:`IMPORT`. The code is a formula that guesses one operation per element."""
+    # The code is pasted beside the user's own, so its name must not replace the op's or another of the user's functions.
+    name = "_".join(["flops_of", *re.findall(r"\w+", call.op)])
+    parameters, guess = _guess(call)
+    return f"@fxflops.formula({_target(call.op)})\ndef {name}({parameters}): return {guess}: a guess"
+
+
+def _target(op: str) -> str:
+    """Return the code of the target that a formula for ``op`` is registered for."""
+    if "::" in op and not any(map(iskeyword, re.findall(r"\w+", op))):
+        return "torch.ops." + op.replace("::", ".")
+    if ":" in op:  # also an operator whose name is a keyword, which no attribute in code can have
+        return f'"{op}"'
+    return repr(op.rpartition(".")[2]) if op.startswith("Tensor.") else op
+
+
+def _guess(call: Call) -> tuple[str, str]:
+    """Return a formula's parameters, and its result with the unit as a comment: the elements of the call's first tensor result.
+
+    Triton kernels and some operators return no tensor. They write into an argument, so take the last tensor argument as the result. A
+    formula cannot take a keyword argument that is called ``out``, because this name stands for the result.
+    """
+    unit = "# 1 per element"
+    if isinstance(call.out, Spec):
+        return "*args, out, **kwargs", f"out.numel()  {unit}"
+    results = call.out if isinstance(call.out, tuple) else ()
+    for i, result in enumerate(results):
+        if isinstance(result, Spec):
+            return "*args, out, **kwargs", f"out[{i}].numel()  {unit}"
+    for name, value in reversed([*call.kwargs.items()]):
+        if isinstance(value, Spec) and name != "out":
+            return f"*, {name}, out, **kwargs", f"{name}.numel()  {unit}"
+    for i, value in reversed([*enumerate(call.args)]):
+        if isinstance(value, Spec):
+            return "*args, out, **kwargs", f"args[{i}].numel()  {unit}"
+    return "*args, out, **kwargs", "1  # 1 per call"
 
 
 def incomplete(missing: Iterable[Missing], recipe: str) -> str:

@@ -102,7 +102,7 @@ def test_a_formula_by_its_name_counts_it_and_so_does_what_the_report_proposes() 
     assert '@fxflops.formula("triton:double")' in recipe
     names: dict[str, Any] = {}
     exec(recipe.replace('@fxflops.formula("triton:double")', ""), names)
-    report = fxflops.count(Launches(LAUNCHES["plain"]), x, formulas={"triton:double": names["double"]})
+    report = fxflops.count(Launches(LAUNCHES["plain"]), x, formulas={"triton:double": names["flops_of_triton_double"]})
     assert (report.complete, report.total_flops) == (True, expected.total_flops + 32)
 
 
