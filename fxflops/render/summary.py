@@ -95,7 +95,9 @@ def _fact_lines(found: Sequence[Fact], limit: int | None, color: bool) -> list[s
     lines = []
     for fact in found:
         details = [paint(part, "red", color and part.startswith("INCOMPLETE")) for part in fact.details]
-        lines += flow(pad(fact.label, LABEL) + pad(fact.value, VALUE), details, fact.separator, limit, MARGIN)
+        # The blank after each part keeps a label or a number that is wider than its column apart from the next column.
+        columns = pad(pad(f"{fact.label} ", LABEL) + f"{fact.value} ", MARGIN)
+        lines += flow(columns, details, fact.separator, limit, MARGIN)
     return lines
 
 
@@ -374,7 +376,7 @@ def _step_times(model: str, steps: Sequence[StepTime]) -> Fact:
         *([f"median, {_spread(median, min(taken), max(taken))}"] if len(taken) > 1 else []),
         *([units.amount(statistics.median(rates), "FLOP/s")] if rates else []),
     ]
-    return Fact("step" if len(taken) == 1 else f"{len(taken)} steps", units.seconds(median), details)
+    return Fact("step" if len(taken) == 1 else f"{len(taken):,} steps", units.seconds(median), details)
 
 
 def _code(lines: Sequence[CodeLine], is_unobserved: bool) -> Fact:

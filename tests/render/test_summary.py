@@ -182,6 +182,20 @@ def test_names_cannot_break_a_line(vit):
     assert "\x1b" not in summary(nasty)
 
 
+@pytest.mark.parametrize(
+    ("number", "start"),
+    [
+        (99, "99 steps 50.00 us    median"),
+        (100, "100 steps 50.00 us   median"),
+        (12_000, "12,000 steps 50.00 us median"),
+        (1_200_000, "1,200,000 steps 50.00 us median"),
+    ],
+)
+def test_many_steps_leave_a_blank_between_the_columns(vit, number, start):
+    steps = dict.fromkeys(map("step {}".format, range(number)), StepTime(5e-5, 5e-5, 0.0, 0.0, 0.0, 0.0, 0))
+    assert any(line.startswith(start) for line in summary(replace(vit, steps=steps), width=90).splitlines())
+
+
 def test_the_steps_of_several_models_are_their_calls(vit):
     steps = {
         f"{name} step {i}": StepTime(1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0) for i in (1, 2) for name in ("gan.g", "gan.d")
