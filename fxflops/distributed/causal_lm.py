@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ..errors import InputError
+from ..model.configs import causal_lm_class
 from .simulation import Build
 
 CAUSAL = "causal_sdpa"
@@ -79,7 +80,7 @@ def training_step(
     if not type(model).__name__.endswith(("ForCausalLM", "LMHeadModel")):
         raise InputError(
             f"{type(model).__name__} is not a causal language model; use a config whose architectures field names a causal "
-            "language model, such as LlamaForCausalLM"
+            f"language model, such as {causal_lm_class(getattr(model, 'config', None)) or 'LlamaForCausalLM'}"
         )
     cls, config = type(model), copy.deepcopy(model.config)
     _without_mask(config)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -96,6 +97,15 @@ def architecture(transformers: ModuleType, name: str) -> Any:
     cls = getattr(transformers, name, None)
     is_model = isinstance(cls, type) and issubclass(cls, nn.Module) and getattr(cls, "config_class", None)
     return cls if is_model else None
+
+
+def causal_lm_class(config: Any) -> str:
+    """Return the name of transformers' class of causal language models for a config; "" if there is no such class."""
+    if "transformers" not in sys.modules:
+        return ""
+    names = importlib.import_module("transformers.models.auto.modeling_auto").MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    name = names.get(getattr(config, "model_type", None))
+    return name if isinstance(name, str) else ""
 
 
 def _of_diffusers(path: Path, values: dict[str, Any]) -> Configured:

@@ -13,6 +13,7 @@ from torch import nn
 
 from ..api import counted
 from ..errors import FxflopsError, InputError
+from ..model.configs import causal_lm_class
 from ..model.inputs import checked_model, signature_of
 from ..model.modules import named_parameters, parameters_of, state_tensors
 from ..model.pytree import parts, tensors_in
@@ -277,7 +278,11 @@ def _check_is_served(model: Any, cache: str) -> None:
     """Raise InputError if serving() cannot count this model. The message has the reason."""
     name = type(model).__name__
     if not hasattr(model, "generate") or not hasattr(model, "config"):
-        raise InputError(f"serving() takes a transformers causal language model, not {name}")
+        problem = f"serving() takes a transformers causal language model, not {name}"
+        with_head = causal_lm_class(getattr(model, "config", None))
+        if with_head in ("", name):
+            raise InputError(problem)
+        raise InputError(f"{problem}; {with_head}, which has the same config, is one", advice="class with a head")
     if model.config.is_encoder_decoder:
         raise InputError(
             f"serving() takes models without an encoder, and {name} has one; to count generate() of {name}, use profile()"

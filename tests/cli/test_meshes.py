@@ -112,7 +112,7 @@ def test_a_model_of_experts_is_data_parallel_alone(tmp_path: Path) -> None:
     ("args", "message"),
     [
         (["timm:resnet18", "--gpus", "2"], "mesh needs a transformers language model"),
-        (["hf:bert", "--gpus", "2"], "BertModel is not a causal language model"),
+        (["hf:bert", "--gpus", "2"], "such as BertLMHeadModel"),
         (["hf:LlamaForCausalLM", "--gpus", "2", "--device", "Abacus"], "unknown device 'Abacus'"),
         (["hf:LlamaForCausalLM", "--gpus", "2", "--device", "L4"], "the link speeds of L4 are unknown: give --within"),
         (["hf:LlamaForCausalLM", "--gpus", "2", "--json", "--csv"], "not both"),

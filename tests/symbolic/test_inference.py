@@ -182,6 +182,10 @@ def test_text() -> None:
 def test_what_cannot_be_served_is_refused() -> None:
     with pytest.raises(InputError, match="takes a transformers causal language model, not Linear"):
         serving(nn.Linear(2, 2), prompt=1, new_tokens=1)
+    with pytest.raises(
+        InputError, match="not LlamaModel; LlamaForCausalLM, which has the same config, is one: pass a model"
+    ):
+        serving(llama().model, prompt=1, new_tokens=1)
     small = hf.OpenAIGPTConfig(vocab_size=100, n_embd=16, n_layer=1, n_head=2)
     with pytest.raises(InputError, match="needs a model that keeps a cache between tokens, but OpenAIGPT"):
         serving(hf.OpenAIGPTLMHeadModel(small), prompt=1, new_tokens=1)
