@@ -119,6 +119,8 @@ def unobserved(run: Run) -> str:
         return f"no trace: {run.recorded_why}; the module times are from a run that was observed"
     if run.scopes or not run.steps or run.params is None:  # without params, the run is a profiler trace, not a block
         return ""
+    if not run.calls and run.recorded_why:  # the exception that ended the block
+        return f"nothing ran in the block before the error: {run.recorded_why}"
     if not run.calls:
         return "nothing ran in the block: call the model inside the block, in the same thread"
     return "" if run.model == NO_MODEL else "the model was never called in the block: all calls are outside the model"

@@ -86,6 +86,15 @@ def test_a_script_that_raises_is_reported_until_then(tmp_path: Path) -> None:
     assert str(Path(scripts.__file__).parents[1]) not in result.stderr
 
 
+def test_a_script_that_raises_before_it_calls_torch(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("raise ValueError('no data: give --data')")
+    result = CliRunner().invoke(app, ["profile", str(script)])
+    assert result.exit_code == 1
+    assert "nothing ran in the block before the error: ValueError: no data: give --data" in result.stdout
+    assert "call the model inside the block" not in result.stdout
+
+
 def test_ctrl_c_ends_a_script_with_a_report(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "import os, signal, torch\n"
