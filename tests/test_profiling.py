@@ -333,6 +333,21 @@ def test_a_call_like_an_earlier_one_is_recorded_as_it_was_made(grad: bool) -> No
     assert [s.path for s in p.report.scopes] == [s.path for report in alone for s in report.scopes]
 
 
+@pytest.mark.parametrize("detail", ["operations", "modules", "steps"])
+def test_the_grad_mode_of_a_block_is_shown_only_if_it_is_known(detail: str) -> None:
+    model, x = nn.Linear(4, 4), torch.randn(3, 4)
+    with profile(model, detail=detail) as unknown, torch.no_grad():
+        model(x)
+    with torch.no_grad(), profile(model, detail=detail) as without:
+        model(x)
+    with profile(model, detail=detail) as trained:
+        model(x).sum().backward()
+    with torch.no_grad(), profile(model, detail=detail) as inside, torch.enable_grad():
+        model(x).sum().backward()
+    assert [p.report.environment.grad for p in (unknown, without, trained, inside)] == ["", "no_grad", "grad", "grad"]
+    assert " grad " not in str(unknown.report)
+
+
 def test_a_block_watches_what_a_mode_of_the_users_sees() -> None:
     from torch.utils.flop_counter import FlopCounterMode
 

@@ -47,7 +47,7 @@ from ..trace.profiled_world import ProfiledWorld
 from .entry_costs import is_timed, measured_entry_costs
 from .environment import environment_of
 from .generate_calls import generate_replaced
-from .outcome import BlockFacts, Run, RunMemory
+from .outcome import BlockFacts, Environment, Run, RunMemory
 from .uncompiled import uncompiled
 
 OPERATIONS, MODULES, STEPS = DETAILS = ("operations", "modules", "steps")
@@ -302,7 +302,7 @@ class Block:
             params=params,
             aliases=inventory.aliases,
             memory=memory,
-            environment=environment_of(self.device, self._mode(), compiled),
+            environment=self._environment(compiled),
             recorded_as=recorded_as,
             recorded_why=why,
             steps=steps,
@@ -334,6 +334,17 @@ class Block:
             return ""
         has_trained = any("optimizer" in step.parts for step in self._observer.steps)  # its time may be measured as 0
         return "train" if is_training(self._model) else "train and eval" if has_trained else "eval"
+
+    def _environment(self, compiled: bool) -> Environment:
+        """Return the environment of the block. The grad mode is "" if it is unknown.
+
+        The block's code may change the grad mode for its calls, e.g. in a ``generate``. The mode at the end of the block does not show this,
+        but a backward pass shows that it was "grad".
+        """
+        environment = environment_of(self.device, self._mode(), compiled)
+        if any("backward" in step.parts for step in self._observer.steps):
+            return environment._replace(grad="grad")
+        return environment if environment.grad == "no_grad" else environment._replace(grad="")
 
     def _find_device(self) -> None:
         """Set the device of models whose parameters are on meta from the results of their calls; drop placeholder storages."""
