@@ -226,19 +226,15 @@ class Prediction(Tabular):
 
 def summary(prediction: Prediction) -> list[str]:
     """Return the lines above the table: the predicted time, its lower bound, and its error."""
-    error = prediction.error
-    trust = "no calibration: bounds only"
-    if error is not None:
-        trust = f"{error:.1%} on average for operations like these"
-    elif prediction.families:
-        trust = "unknown, because no similar operations were measured"
+    name = prediction.device.name
+    if not prediction.seconds:
+        return [f"{name}: nothing to predict: no call of the report takes time on the device", *_of_loop(prediction)]
     eager = prediction.launch == "eager"
     how = (
         f"predicted, including {prediction.share_of_waiting:.0%} waiting for the host"
         if eager
         else "predicted on the device"
     )
-    name = prediction.device.name
     if not prediction.families and not eager:
         # Only lower bounds are known, so print the bound without a predicted time.
         return [
@@ -246,21 +242,35 @@ def summary(prediction: Prediction) -> list[str]:
             f"bounds only: no calibration is known for {name}; run fxflops.calibrate() on a machine with this device, "
             "and pass the result to report.predict(..., calibration=...)",
         ]
-    bounds = prediction.share_of_bounds
-    known = sum(prediction._seconds_with_error().values())
-    left = 1 - known / max(prediction.seconds - prediction.total.waiting_seconds, known, 1e-30)
-    if error is not None and left >= 0.005:
-        # The error is known only for a part of the predicted time: print how large this part is.
-        trust = f"{error:.1%} on average for {1 - left:.0%} of the time"
-        if left - bounds >= 0.005:
-            trust += f", unknown for {left - bounds:.0%}"
-    if bounds >= 0.005:
-        trust += f"; {bounds:.0%} is only a lower bound"
     return [
         f"{name}: {duration(prediction)} {how}{_per_step(prediction)} (lower bound {in_seconds(prediction.bound_seconds)})",
-        f"error: {trust}",
+        f"error: {_error(prediction)}",
         *_of_loop(prediction),
     ]
+
+
+def _error(prediction: Prediction) -> str:
+    """Return the mean error, and for how much of the predicted time it is known. The larger part of the time comes first."""
+    error, bounds = prediction.error, prediction.share_of_bounds
+    known = sum(prediction._seconds_with_error().values())
+    unknown = 1 - known / max(prediction.seconds - prediction.total.waiting_seconds, known, 1e-30)
+    if error is None:
+        text = (
+            "unknown, because no similar operations were measured"
+            if prediction.families
+            else "no calibration: bounds only"
+        )
+    elif unknown < 0.005:
+        text = f"{error:.1%} on average for operations like these"
+    elif unknown > 0.5:
+        share = "more than 99%" if unknown >= 0.995 else f"{unknown:.0%}"
+        of_which = f", of which {bounds / unknown:.0%} is only a lower bound" if bounds >= 0.005 else ""
+        return f"unknown for {share} of the time{of_which}; {error:.1%} on average for the rest"
+    else:
+        text = f"{error:.1%} on average for {1 - unknown:.0%} of the time"
+        if unknown - bounds >= 0.005:
+            text += f", unknown for {unknown - bounds:.0%}"
+    return f"{text}; {bounds:.0%} is only a lower bound" if bounds >= 0.005 else text
 
 
 def _per_step(prediction: Prediction) -> str:

@@ -21,6 +21,7 @@ from fxflops.prediction.borrowed import Borrowed, family_of
 from fxflops.prediction.calibration import FORMULAS, shipped
 from fxflops.prediction.calls import kernels_of
 from fxflops.prediction.chips import CHIPS
+from fxflops.prediction.result import Prediction, Row
 from fxflops.roofline.devices import Device, find_device
 
 MEASURED = Path(__file__).parents[2] / "benchmarks" / "results" / "gpu" / "operations.csv"
@@ -134,6 +135,33 @@ def test_what_is_not_known_is_said() -> None:
     assert 0 < known.error < 0.2
     assert 0 <= known.share_of_bounds < 1
     assert all(family.note() in str(known).replace("\n    ", " ") for family in known.families.values())
+
+
+def test_an_error_that_is_known_for_little_of_the_time_comes_last() -> None:
+    name, family = next(item for item in block().predict("H100 SXM").families.items() if item[1].error is not None)
+    known = Row("matmul", "", "forward", 1, 1e-3, 1e-3, basis=name)
+    other = known._replace(basis="a family without an error")
+    bound = known._replace(basis="bound", bound_only_seconds=1e-3)
+
+    def error(*rows: Row) -> str:
+        prediction = Prediction(find_device("H100 SXM"), rows, {name: family})
+        return next(line for line in str(prediction).splitlines() if line.startswith("error: "))
+
+    mean = f"{family.error:.1%} on average"
+    assert error(known) == f"error: {mean} for operations like these"
+    assert error(known, known, other) == f"error: {mean} for 67% of the time, unknown for 33%"
+    assert error(known, other, other) == f"error: unknown for 67% of the time; {mean} for the rest"
+    assert error(known, other, bound) == (
+        f"error: unknown for 67% of the time, of which 50% is only a lower bound; {mean} for the rest"
+    )
+    assert error(known, *[other] * 999) == f"error: unknown for more than 99% of the time; {mean} for the rest"
+
+
+@pytest.mark.parametrize("launch", ["graph", "eager"])
+def test_a_report_without_work_does_not_blame_the_calibration(launch: str) -> None:
+    text = str(count(nn.Identity(), torch.ones(4)).predict("H100 SXM", launch=launch))
+    assert text.startswith("H100 SXM: nothing to predict: ")
+    assert "calibrat" not in text
 
 
 def test_an_incomplete_report_gives_a_lower_bound() -> None:
