@@ -106,6 +106,10 @@ OF_MACS = {
 }
 """The conventions that count 1 per multiply-accumulate, and the word by which each tool calls its number."""
 
+SEES_BACKWARD = frozenset(["fxflops", "torch_flops", "torch", "ptflops_aten", "flowflops_graph"])
+"""The conventions whose tools see all dispatched operators, also those of a backward pass. If such a convention counts 0 FLOPs for a
+backward pass, this is its count; for other conventions, the count is unknown."""
+
 
 def title_of(convention: str) -> str:
     """Return the column title for a convention's count. The title is "FLOPs" or, to distinguish it from the report's own MACs, e.g. "thop MACs"."""

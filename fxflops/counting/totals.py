@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..conventions import SEES_BACKWARD
 from ..run.outcome import Run
 from .counted_run import CountedRun
 from .rollup import Sums
@@ -21,8 +22,11 @@ def flops_of(counted_run: CountedRun, phase: str) -> int | None:
 def backward_flops(counted_run: CountedRun) -> int | None:
     """Return the FLOPs of the backward pass. Return None if no backward pass ran, or if the convention does not say how to count the backward."""
     sums = of_phase(counted_run, "backward")
+    if sums is None:
+        return None
     # MACs without FLOPs: the convention does not count the backward pass, so its FLOPs are unknown, not 0.
-    return None if sums is None or (sums.macs and not sums.flops) else sums.flops
+    is_unknown = sums.macs and not sums.flops and counted_run.convention not in SEES_BACKWARD
+    return None if is_unknown else sums.flops
 
 
 def backward_macs(counted_run: CountedRun) -> int | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from ..conventions import SEES_BACKWARD
 from ..errors import ClosedFormError, InputError, did_you_mean
 from ..records import PARTS, prefixes
 from .polynomials import Polynomial, evaluated, total, value
@@ -216,7 +217,8 @@ class SizedCosts:
             (what, *each) for what in ("flops", "macs") for cell in self.cells[what] for each in cell.costs.items()
         ]
         known = {what for what, (phase, _, _), polynomial in costs if phase == "backward" and polynomial}
-        return "backward" in self.phases and (known != {"macs"} or not self.cells["flops"])
+        is_known = self.convention in SEES_BACKWARD or known != {"macs"} or not self.cells["flops"]
+        return "backward" in self.phases and is_known
 
     @cached_property
     def operators(self) -> list[str]:

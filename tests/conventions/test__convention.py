@@ -13,7 +13,16 @@ import torch.nn.functional as F
 from torch import nn
 
 from fxflops import Cost, FormulaError, Report, count
-from fxflops.conventions import BASE_MACS, OF_MACS, Convention, list_conventions
+from fxflops.conventions import (
+    ALL,
+    BASE_MACS,
+    CONVENTIONS,
+    OF_MACS,
+    SEES_BACKWARD,
+    Convention,
+    find_convention,
+    list_conventions,
+)
 
 X = torch.ones(2, 8)
 MODEL = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 3))
@@ -146,3 +155,7 @@ def test_a_users_formula_counts_in_macs_where_a_convention_does(name: str, tmp_p
 def test_a_users_formula_for_a_charged_module_takes_the_place_of_the_charge(name: str) -> None:
     report = count(MODEL[0], X, convention=name, formulas={nn.Linear: lambda module, x, *, out: 7})
     assert report.total_flops == 7
+
+
+def test_tools_that_see_all_operators_see_a_backward_pass() -> None:
+    assert {name for name in CONVENTIONS if find_convention(name).operators == ALL} == SEES_BACKWARD

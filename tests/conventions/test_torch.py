@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode, flop_registry, register_flop_formula
 
-from fxflops import analyze, count, profile
+from fxflops import analyze, closed_form, count, profile
 from fxflops.errors import FormulaError
 from fxflops.trace.autograd_owners import roots_of
 from tests.conventions.pool import POOL, built
@@ -237,6 +237,18 @@ def test_a_training_step_is_flop_counter_modes(name: str) -> None:
     assert len(TRAINED) == 30
     of_modules = sum(row.own.flops for row in report.by_module("backward").values())
     assert of_modules == report.recount("torch").by_module("backward")[""].total.flops == report.total_backward_flops
+
+
+def test_a_backward_pass_that_flop_counter_mode_does_not_count_is_0() -> None:
+    """It has no formula for the kernels of a bilinear layer."""
+    model, args = nn.Bilinear(4, 5, 6), (torch.randn(2, 4), torch.randn(2, 5))
+    report = count(model, args, backward=True).recount("torch")
+    with FlopCounterMode(display=False) as counter:
+        torch.autograd.backward(*roots_of(model(*args)))
+    assert report.total_backward_flops == report.total_training_flops == counter.get_total_flops() == 0
+    assert report.recount("thop").total_backward_flops is None  # thop does not see backward passes
+    form = closed_form(model, args, dynamic_shapes=({0: "n"}, {0: "n"}), convention="torch", backward=True)
+    assert form.backward_flops == 0
 
 
 def test_a_training_step_of_complex_numbers() -> None:
