@@ -56,6 +56,13 @@ class TraceError(FxflopsError):
     """The requested tracer cannot turn the model into a graph."""
 
 
+class NeedsRealTensors(NotImplementedError):
+    """A run on meta tensors needs the values of real tensors. A count then runs the model on its real tensors, also if the model catches this error.
+
+    It is no FxflopsError: the model gets it where torch would raise NotImplementedError.
+    """
+
+
 class InputError(FxflopsError):
     """An argument of fxflops, or an input for the model, is invalid."""
 

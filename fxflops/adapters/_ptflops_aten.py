@@ -16,7 +16,7 @@ from ..records.tensors import spec_of
 from ..run.uncompiled import uncompiled
 from ..torch_internals import OpOverload
 from ..trace.hooks import Hooks
-from ..trace.modes import AtenMode
+from ..trace.modes import OperatorMode
 
 Sums = dict[str, Counter[Any]]
 """For each top-level module ("Global" is the whole model), the counts by operator."""
@@ -46,7 +46,7 @@ class Dispatched:
             snapshot = Snapshot(all_modules(model), (args, kwargs))
             hooks.attach(names, lambda module, *_: self._running.append(names[module]), lambda *_: self._leave())
             try:
-                with uncompiled(), AtenMode(self._operator):
+                with uncompiled(), OperatorMode(self._operator):
                     model(*args, **kwargs)
             finally:
                 hooks.detach()

@@ -143,7 +143,7 @@ def attributes_of(modules: Iterable[nn.Module]) -> list[Any]:
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
-    """Return all tensors in a value, in order."""
+    """Return all tensors in a value, in order, also those in objects. :func:`tensors_given` is faster, but searches only containers."""
     if issubclass(type(value), torch.Tensor):
         return [value]
     return [part for _, part in walk(value) if issubclass(type(part), torch.Tensor)]

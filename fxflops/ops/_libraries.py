@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
+from ..errors import NeedsRealTensors
 from ..names import Absent
 from ..records import Cost
 from ..torch_internals import DisableTorchFunction, disable_current_modes, is_fake
@@ -144,11 +145,11 @@ def is_library(target: Any) -> bool:
 
 
 def values_of(tensor: Any) -> list[Any]:
-    """Return the elements of a tensor that a fact depends on. Raises NotImplementedError for a tensor without values."""
+    """Return the elements of a tensor that a fact depends on. Raises NeedsRealTensors for a tensor without values."""
     if not isinstance(tensor, torch.Tensor):
         return list(tensor)
     if tensor.device.type == "meta" or is_fake(type(tensor)):
-        raise NotImplementedError("cannot read the values of a meta tensor or a fake tensor")
+        raise NeedsRealTensors("cannot read the values of a meta tensor or a fake tensor")
     with DisableTorchFunction(), disable_current_modes():
         values: list[Any] = tensor.tolist()
         return values

@@ -99,7 +99,7 @@ RULES: dict[Any, Rule] = {}
 
 
 def shape(*targets: Any, layout: str = PLAIN, alive_at_peak: PeakRule = None) -> Callable[[RuleFunction], RuleFunction]:
-    """Register the decorated rule for these module classes, functions and methods."""
+    """Register the decorated rule for these module classes, functions and methods. For the arguments, see :class:`Rule`."""
 
     def register(rule: RuleFunction) -> RuleFunction:
         names, keywords, more, others = parameters_of(rule)

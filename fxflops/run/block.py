@@ -269,7 +269,7 @@ class Block:
         self._optimizer_memory.label_gradients()
         storages.label(self._optimizer_memory.states(), "optimizer")
         storages.move_written_to_beginning(observer.calls)
-        storages.memory_log.move_met_to_beginning()
+        storages.memory_log.move_met_to_beginning()  # tensors that existed before the block, but were first seen in it
         self._find_device()
         until = f" until it raised {raised}" if raised else ""
         if self._detail == OPERATIONS:

@@ -113,7 +113,7 @@ def new_observer(
         instruments,
         must_read_masks=must_read_masks,
         new_stopwatch=StoppedStopwatch if world.is_meta else new_stopwatch,
-        code_that_calls=_forward_and_backward.__code__,
+        code_that_calls=_forward_and_backward.__code__,  # Phases looks for the model's callers only up to this function
     )
     subject.observers.append(observer)
     return observer
@@ -181,7 +181,7 @@ def run_with_observer(subject: Subject, observer: Observer) -> Observer:
     with noting_live(storages, observer.calls, subject.named_tensors["params"]):
         out = _forward_and_backward(subject, observer)  # stays alive until the step is over, as in a training loop
     world.tensors.note_missed_calls(out)
-    storages.memory_log.move_met_to_beginning()
+    storages.memory_log.move_met_to_beginning()  # tensors that existed before the run, but were first seen during it
     # Move DDP's buckets. In a user's block, autograd may also add to older gradients, so Block.finished always does this.
     if subject.request.backward and any(
         type(module) is nn.parallel.DistributedDataParallel for module in subject.inventory.modules

@@ -154,6 +154,8 @@ class BlockFacts(NamedTuple):
 class Run:
     """The record of one run of a model.
 
+    In a report, ``recorded_as`` is ``report.trace``, and ``recorded_why`` is ``report.trace_reason``.
+
     ``calls``, ``scopes`` and ``memory`` are from a run of the model itself. ``aliases`` maps a module's other paths to its first path.
     ``params`` is None for a torch.profiler trace.
 

@@ -216,7 +216,7 @@ def measure(
     """
     graph = traced.graph_module
     graph_run, (observer, call_ranges) = _matching_runs(subject, traced, registry, tick)
-    # Read the calls' times, and the forward call of each backward call, now: the finished run does not contain them.
+    # Read the calls' times, and the forward call of each backward call, now: finished_run() removes them.
     calls, owner_of = observer.calls_with_mask_shares, observer.instruments.owners.owner_of
     observed, captured = with_seconds(calls), captured_calls(calls)
     is_timed = subject.device.type != "meta"

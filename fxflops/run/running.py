@@ -54,7 +54,7 @@ def prepared_subject(
     with (
         with_sharded_parameters(model) as inventory,
         errors_of_kind(),
-        # Without gradients, the meta world reuses results instead of running kernels.
+        # Without gradients, the meta world repeats functions and leaves from its memo (MetaWorld.memo_of_functions_and_leaves).
         torch.set_grad_enabled(request.backward),
         locked_in_mode(inventory.modules, mode) as is_nested,
         # An observer around this run, e.g. a profile, must not see it.

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ..errors import NeedsRealTensors
 from ..ops import BASE, Formula
 from ..ops._masks import MASKS, STARTS, causal_pairs, corner_of, given_to, sizes_of, triangle
 from ..records import Call, Operation, Spec, specs_in
@@ -179,7 +180,7 @@ def pairs_left(
 
 def _values(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.device.type == "meta" or is_fake(type(tensor)):
-        raise NotImplementedError(
+        raise NeedsRealTensors(
             "cannot count the pairs that an attention mask keeps: a mask on the meta device, or a fake mask, has no values"
         )
     return tensor

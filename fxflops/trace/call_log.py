@@ -80,6 +80,7 @@ class CallLog:
     ) -> None:
         """Append a call whose operation, phase and path are known. No other code appends calls; the backward of a library's function adds its
         seconds later."""
+        # The fields: operation, path, node, site, seconds, phase, origin. The node is set at the end of an analysis.
         self.calls.append(tuple.__new__(Call, (operation, path, "", site, seconds, phase, origin)))
 
     def take_phase_and_path(self, path: str) -> tuple[str, str]:

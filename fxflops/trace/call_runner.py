@@ -64,7 +64,7 @@ class CallRunner(ThreadPart):
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Callable[..., Any] | None = None
     ) -> Any:
         """Run a call; observe its operators as parts of the call, so that intermediate tensors are tracked."""
-        with self._state.within_call(), dispatch_mode_on(self._state.aten):
+        with self._state.within_call(), dispatch_mode_on(self._state.operator_mode):
             return func(*args, **kwargs) if run is None else run(func, args, kwargs)
 
     def _run_and_track(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -94,7 +94,7 @@ class CallRunner(ThreadPart):
     def _run_composed(self, kernel: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator by its decomposition; observe the inner operators as parts of it, so that intermediate tensors are tracked."""
         operators_before = len(self._state.call_operators)
-        with self._state.within_call(), dispatch_mode_on(self._state.aten):
+        with self._state.within_call(), dispatch_mode_on(self._state.operator_mode):
             out = self._stopwatch.run(kernel, args, kwargs, work=func)
         del self._state.call_operators[operators_before:]  # the operator itself is added instead
         return out
@@ -154,11 +154,11 @@ class CallRunner(ThreadPart):
         if is_tracing():
             yield
             return
-        with self._functions_observed(), dispatch_mode_on(self._state.aten):
+        with self._functions_observed(), dispatch_mode_on(self._state.operator_mode):
             yield
 
     @contextmanager
     def _functions_observed(self) -> Iterator[None]:
         """Observe functions and operators that Python calls inside a higher-order operator."""
-        with self._state.within_higher_order(), EnableTorchFunction(), function_mode_on(self._state.mode):
+        with self._state.within_higher_order(), EnableTorchFunction(), function_mode_on(self._state.function_mode):
             yield

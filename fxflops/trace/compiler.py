@@ -1,4 +1,4 @@
-"""Hide the import of torch's compiler during a forward: the import calls torch functions that are not part of the model."""
+"""Hide calls that are not part of the model from observers: all calls in a block, or those that the import of torch's compiler makes."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ..errors import NeedsRealTensors
 from ..ops import ESCAPE, QUERY, Formula
 from ..ops._libraries import LibraryFunction
 from ..ops._traits import UNINITIALIZED
@@ -53,7 +54,10 @@ class FunctionCalls(ThreadPart):
         runner: CallRunner,
     ) -> None:
         super().__init__(shared, state)
-        self.bodies, self.stopwatch = shared.bodies, state.stopwatch  # the function mode reads these
+        self.bodies, self.stopwatch = (
+            shared.bodies,
+            state.stopwatch,
+        )  # modes.FunctionMode reads these (FunctionObserver)
         self._recording = recording
         self._memo_use = memo_use
         self._library = library
@@ -75,7 +79,7 @@ class FunctionCalls(ThreadPart):
             return world.answers[func]  # in all other cases _observe_call decides what to answer
         if not world.is_meta and not self._stack.leaf_depth:
             self._recording.enter_earlier_tensors(args, kwargs)
-        memo = None if type(func) is LibraryFunction else self._memo_use.memo_now(in_handler=True)
+        memo = None if type(func) is LibraryFunction else self._memo_use.memo_now(is_our_mode_popped=True)
         if memo is None:
             return self._observe_call(func, args, kwargs)
         # x + y and x.add(y) are the same method here; only the caller's bytecode distinguishes them.
@@ -163,7 +167,7 @@ class FunctionCalls(ThreadPart):
             with unseen():
                 return self._stopwatch.run(func, args, kwargs)
         # DTensor is inferring shapes, or a higher-order operator is tracing a function to run it later. So this call computes nothing.
-        if self._state.aten.is_faking() or (self._state.in_higher_order and is_tracing()):
+        if self._state.operator_mode.is_faking() or (self._state.in_higher_order and is_tracing()):
             return self._stopwatch.run(func, args, kwargs)
         if transformed():
             return self._run_transformed(func, args, kwargs)
@@ -204,7 +208,7 @@ class FunctionCalls(ThreadPart):
             if self._shared.spelling.is_compared(ADDRESS):
                 return address_of(args[0])
             if self._world.is_meta and args[0].is_meta:
-                raise NotImplementedError(
+                raise NeedsRealTensors(
                     "cannot read memory at a tensor's address: tensors on the meta device have no values"
                 )
         if func is torch.Tensor.type and len(args) == 1 and not kwargs:  # x.type() returns a name, x.type(dtype) casts
@@ -273,7 +277,7 @@ class FunctionCalls(ThreadPart):
         with (
             self._state.within_node(),
             self._state.dispatching(func),
-            dispatch_mode_on(self._state.aten),
+            dispatch_mode_on(self._state.operator_mode),
         ):
             out = self._runner.run(func, args, kwargs)
         may_dispatch_nothing = in_parts or is_between_processes(func)
@@ -295,7 +299,7 @@ class FunctionCalls(ThreadPart):
             return self._stopwatch.run(func, args, kwargs)
         if formula is None and isinstance(func, FunctionType) and func not in self._state.bodies_under_way:
             return self._observe_body(func, args, kwargs)
-        with self._state.dispatching(func), dispatch_mode_on(self._state.aten):
+        with self._state.dispatching(func), dispatch_mode_on(self._state.operator_mode):
             out = self._world.dispatch_as_device(func, args, kwargs)
             return self._stopwatch.run(func, args, kwargs) if out is NotImplemented else out
 

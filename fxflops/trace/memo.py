@@ -63,7 +63,7 @@ class Recipe:
     """The memo's entry for a key: how to record another call with this key and, on meta, how to make its result.
 
     ``operation`` is recorded for each call. ``is_part``: the recipe was made from an operator inside another call, where
-    operators are not recorded, so its operation lacks the facts that :meth:`.Recording.result` adds. ``returns`` is NEW,
+    operators are not recorded, so its operation lacks the facts that :meth:`.Recording.result_spec` adds. ``returns`` is NEW,
     FIRST_ARGUMENT, VIEWS or NOTHING. ``transients`` are the storages at a call's peak; None if a call leaves more memory behind than its
     result, so that its operators must be observed.
 

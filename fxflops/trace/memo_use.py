@@ -13,14 +13,14 @@ from .observer_state import ThreadPart
 class MemoUse(ThreadPart):
     """Decides when a call's record may come from the memo, and passes new calls to the world, which may add recipes for them."""
 
-    def memo_now(self, in_handler: bool) -> Memo | None:
+    def memo_now(self, is_our_mode_popped: bool) -> Memo | None:
         """Return the world's memo; None if the record of a function or a leaf currently depends on more than its tensors' metadata.
 
         The record depends on more inside another call or a higher-order operator, while uninitialized memory exists, with several
-        threads, under autocast or a functorch transform, or if the world says so. ``in_handler``: our function mode is off because
+        threads, under autocast or a functorch transform, or if the world says so. ``is_our_mode_popped``: our function mode is off because
         it is handling a call.
         """
-        memo = self._world.memo_of_functions_and_leaves(in_handler)
+        memo = self._world.memo_of_functions_and_leaves(is_our_mode_popped)
         depends_on_more = memo is not None and (
             self._stack.leaf_depth
             or self._state.in_call

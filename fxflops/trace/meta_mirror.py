@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import torch
 from torch import nn, strided
 
+from ..errors import NeedsRealTensors
 from ..model.hidden import hidden_from_modes
 from ..model.pytree import stored, tensors_given, tensors_in
 from ..model.snapshot import Snapshot
@@ -146,9 +147,9 @@ class MetaMirror(ModelTensors):
         self.meta_error = self.meta_error or error
 
     def _give_up(self, reason: str) -> NoReturn:
-        """Raise NotImplementedError: the run needs real tensors. Note the reason, since the model may catch the error."""
+        """Raise NeedsRealTensors. Note the reason, since the model may catch the error."""
         self.note_error(reason)
-        raise NotImplementedError(reason)
+        raise NeedsRealTensors(reason)
 
     def form(self, tensor: torch.Tensor) -> Form | None:
         """Return the form of a tensor; None if its origin is unknown, or :meth:`read` returns None for it."""

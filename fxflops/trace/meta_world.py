@@ -1,7 +1,7 @@
 """The meta world: calls get meta tensors in place of the model's, and no kernel computes.
 
 A call like an earlier one does not run: its result is made from the memo. A call with a shape rule does not run either: the rule
-gives its result. So no meta kernel and no leaf module's ``forward`` runs for these calls. Any other call runs, on meta, the
+gives its result. So no meta kernel and no leaf module's ``forward`` runs for these calls, except for those that return views. Any other call runs, on meta, the
 kernels that the model's device would choose, and its intermediate tensors are tracked. What runs is the first of these that applies:
 
 =====================================================  =================================================  ==============================
@@ -30,6 +30,7 @@ from typing import Any
 import torch
 from torch import empty_strided, get_default_dtype, is_grad_enabled, nn
 
+from ..errors import NeedsRealTensors
 from ..meters.live_storages import LiveStorages
 from ..model.pytree import tensors_given
 from ..ops import ESCAPE, QUERY, VIEW, Formula, FormulaRegistry
@@ -128,7 +129,9 @@ class MetaWorld(World):
         *,
         observe_dispatch: bool,
     ) -> None:
-        super().__init__(mirror)
+        super().__init__(
+            mirror
+        )  # as World.tensors; ``mirror`` is the same object, with the type that only this world has
         self._memos = memos
         self.memo = None if memos is None else memos.memo(observe_dispatch)
         self.setting_readers = self.setting_readers if memos is None else memos.setting_readers
@@ -203,9 +206,8 @@ class MetaWorld(World):
         return with_row(self.spec(out), arguments) if is_embedding else self.spec(out)
 
     def raised(self, error: Exception) -> str:
-        # A model that catches an error of the meta device takes a path that it would not take on real tensors. Errors of fxflops that ask for
-        # real tensors have been noted by MetaMirror._give_up; torch's errors name the device.
-        if NAMES_META.search(str(error)):
+        # A model that catches an error of the meta device takes a path that it would not take on real tensors. Torch's errors name the device.
+        if isinstance(error, NeedsRealTensors) or NAMES_META.search(str(error)):
             self.mirror.note_error(str(error))
         # A model with real tensors runs again on these. A model with meta tensors of its own has no others.
         is_noted = bool(self.mirror.meta_error) and self.mirror.meta_error == str(error)
@@ -276,7 +278,7 @@ class MetaWorld(World):
 
     # The memo
 
-    def memo_of_functions_and_leaves(self, in_handler: bool) -> Memo | None:
+    def memo_of_functions_and_leaves(self, is_our_mode_popped: bool) -> Memo | None:
         if self._autocast.cast_weights:
             self._autocast.forget()
         if self._dtype is not get_default_dtype():  # factories and type promotion depend on the default dtype

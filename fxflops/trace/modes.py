@@ -102,7 +102,7 @@ class EachCall(TorchFunctionMode):
         return self._wrap(func)(*args, **(kwargs or {}))
 
 
-class AtenMode(DispatchMode):
+class OperatorMode(DispatchMode):
     """A dispatch mode that passes every operator to ``handler``.
 
     Operators on a tensor subclass are left to the subclass, which dispatches other operators. Operators that DTensor runs on fake
@@ -144,7 +144,7 @@ class AtenMode(DispatchMode):
 def are_observed() -> bool:
     """Return whether an observer sees the calls that this thread makes now."""
     modes = *get_current_function_mode_stack(), *get_current_dispatch_mode_stack()
-    return any(isinstance(mode, (FunctionMode, AtenMode)) for mode in modes)
+    return any(isinstance(mode, (FunctionMode, OperatorMode)) for mode in modes)
 
 
 def modes_of_others() -> list[TorchFunctionMode]:
@@ -158,7 +158,7 @@ def modes_of_others() -> list[TorchFunctionMode]:
 
 def is_on_top() -> bool:
     """Return whether this thread has no dispatch modes except ours."""
-    return all(isinstance(mode, AtenMode) for mode in get_current_dispatch_mode_stack())
+    return all(isinstance(mode, OperatorMode) for mode in get_current_dispatch_mode_stack())
 
 
 def are_others_on() -> bool:
@@ -209,7 +209,7 @@ def transformed() -> bool:
     return peek_interpreter_stack() is not None or dual_level() != -1 or in_autograds_vmap()
 
 
-def dispatch_mode_on(mode: AtenMode) -> AbstractContextManager[Any]:
+def dispatch_mode_on(mode: OperatorMode) -> AbstractContextManager[Any]:
     """Return a context in which the dispatch mode is on; a null context if it is on already."""
     return nullcontext() if mode in get_current_dispatch_mode_stack() else mode
 

@@ -154,7 +154,7 @@ class ModuleCalls(ThreadPart):
         module = observed.module
         # On meta, _call_leaf looks up the calls that may be skipped.
         looks_up = not self._world.is_meta and not module._modules
-        memo = self._memo_use.memo_now(in_handler=False) if looks_up else None
+        memo = self._memo_use.memo_now(is_our_mode_popped=False) if looks_up else None
         lookup = None if memo is None else self._look_up(memo, observed, args, kwargs)
         # A call with a recipe is like an earlier call that was recorded as a whole.
         recipe = None if lookup is None else lookup.recipe
@@ -361,7 +361,7 @@ class ModuleCalls(ThreadPart):
         key = None
         with self._lock, DisableTorchFunction():
             may_be_skipped = not (module._modules or are_others_on())
-            memo = self._memo_use.memo_now(in_handler=False) if may_be_skipped else None
+            memo = self._memo_use.memo_now(is_our_mode_popped=False) if may_be_skipped else None
             if memo is not None:
                 settings = self._shared.settings.of(observed)
                 try:

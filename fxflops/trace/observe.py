@@ -47,7 +47,7 @@ what runs                      begins in                    if in the memo or by
 =============================  ===========================  ===========================  ============================
 a leaf in a count, on meta     ``ModuleCalls._call_leaf``   ``_skip_leaf``               ``_call_module``, as below
 a leaf seen by hooks           ``ModuleCalls._begin_leaf``  ``_leave_by_recipe``         ``_leave_leaf``
-an operator                    ``OperatorCalls.operator``   in ``operator`` itself       ``_run_new``
+an operator                    ``OperatorCalls.operator``   in ``operator`` itself       ``_run_new_operator``
 =============================  ===========================  ===========================  ============================
 
 All these methods end in :meth:`.call_log.CallLog.add`, the only place that appends to an observer's calls. If a function has no formula,
@@ -121,7 +121,7 @@ class Observer:
         self.stopwatch, self.times = stopwatch, times
         self._threads, self._thread = shared.threads, threading.get_ident()
         self._first = ThreadObserver(shared, ThreadState(shared, stack, stopwatch, times), new_stopwatch)
-        self._modules = self._first.modules
+        self._module_calls = self._first.module_calls
         instruments.graph_listener.begin(shared.calls)
         instruments.world.begin(shared.call_log, instruments.storages)
 
@@ -137,8 +137,8 @@ class Observer:
 
     def __enter__(self) -> Observer:
         with ExitStack() as if_it_raises:
-            if_it_raises.callback(self._modules.detach)
-            self._modules.attach(self._pre_hook, self._post_hook)
+            if_it_raises.callback(self._module_calls.detach)
+            self._module_calls.attach(self._pre_hook, self._post_hook)
             self._first.switch_on()
             if_it_raises.pop_all()
         return self
@@ -147,7 +147,7 @@ class Observer:
         for open_call in self._first.state.stack.open:  # calls left open by an interrupt
             open_call.exit_guards()
         self._first.switch_off(*exception)
-        self._modules.detach()
+        self._module_calls.detach()
         for handle in self._shared.library_hooks:
             handle.remove()
         self.phases.end_open_steps()
@@ -181,23 +181,23 @@ class Observer:
 
     def _pre_hook(self, module: nn.Module, args: Any, kwargs: Any = None) -> None:
         if threading.get_ident() == self._thread:
-            self._modules.begin(module, args, kwargs)
+            self._module_calls.begin(module, args, kwargs)
             return
         with self._threads.visiting(self._first) as host:
-            if host is not None and not host.modules.is_ignored(module):
+            if host is not None and not host.module_calls.is_ignored(module):
                 observer = self._threads.begin_call(host, module, (args, kwargs))
                 if observer is not None:
-                    observer.modules.begin(module, args, kwargs)
+                    observer.module_calls.begin(module, args, kwargs)
 
     def _post_hook(self, module: nn.Module, args: Any, kwargs: Any, out: Any = None) -> None:
         if threading.get_ident() == self._thread:
-            self._modules.end(module, args, kwargs, out)
+            self._module_calls.end(module, args, kwargs, out)
             return
         with self._threads.visiting(self._first) as host:
-            if host is not None and not host.modules.is_ignored(module):
+            if host is not None and not host.module_calls.is_ignored(module):
                 observer = self._threads.observer_of_call(host, module)
                 if observer is not None:
-                    observer.modules.end(module, args, kwargs, out)
+                    observer.module_calls.end(module, args, kwargs, out)
                     self._threads.end_call()
 
     # The backward pass
@@ -224,7 +224,7 @@ class Observer:
 
 def _release(observer: Observer, first: ThreadObserver) -> None:
     """Break the reference cycles of a finished observer. A hook that another thread calls late still reads the attributes that are kept."""
-    drop(first.modules, "_thread", "_pre_hook", "_post_hook")
+    drop(first.module_calls, "_thread", "_pre_hook", "_post_hook")
     drop(first.state)
     drop(first)
     drop(observer, "_thread", "_threads", "_first", "_is_released")

@@ -23,7 +23,7 @@ from .functions import Bodies, without_torch_function_guard
 from .instruments import Instruments
 from .leaves import Settings
 from .library_functions import replace_in_modules
-from .modes import AtenMode, FunctionMode
+from .modes import FunctionMode, OperatorMode
 from .phases import Phases
 from .processes import Collectives
 from .python_functions import PlainFunctions
@@ -101,8 +101,8 @@ class SharedState:
 class ThreadState:
     """What one thread of an observed run is doing now.
 
-    ``stack`` has the open module calls. ``stopwatch`` shows the thread's time without the observer's overhead. ``mode``, ``aten`` and
-    ``plain_functions`` are the modes and the profiler that see the thread's calls.
+    ``stack`` has the open module calls. ``stopwatch`` shows the thread's time without the observer's overhead. ``function_mode``,
+    ``operator_mode`` and ``plain_functions`` see the thread's calls; :class:`.ThreadObserver` sets them.
     """
 
     def __init__(self, shared: SharedState, stack: ModuleStack, stopwatch: Stopwatch, times: PhaseTimes) -> None:
@@ -126,10 +126,12 @@ class ThreadState:
         # when a call begins, and when it has been recorded.
         self.call_operators: list[tuple[Any, CallSpecs]] = []
 
-    def see_calls_by(self, mode: FunctionMode, aten: AtenMode, plain_functions: PlainFunctions) -> None:
+    def see_calls_by(
+        self, function_mode: FunctionMode, operator_mode: OperatorMode, plain_functions: PlainFunctions
+    ) -> None:
         """Set the modes and the profiler. This is done last, since they call parts that are made from this state."""
-        self.mode = mode
-        self.aten = aten
+        self.function_mode = function_mode
+        self.operator_mode = operator_mode
         self.plain_functions = plain_functions
 
     def inside_whole_call(self) -> bool:

@@ -54,7 +54,7 @@ class OperatorCalls(ThreadPart):
             if key is None:
                 return self._observe_operator(func, args, kwargs)
             if recipe is None or (is_call and recipe.is_part):
-                return self._run_new(key, is_call, func, args, kwargs)
+                return self._run_new_operator(key, is_call, func, args, kwargs)
             with self._lock:
                 self._phases.on_operator(func, args)
                 self._storages.begin_next_call()
@@ -62,6 +62,7 @@ class OperatorCalls(ThreadPart):
                 if is_call:
                     self._state.call_operators.clear()
                     phase, path = self._call_log.take_phase_and_path(self._state.innermost_path())
+                    # The clock runs in a profile of a simulated rank (FakeWorld), where no kernel takes time.
                     seconds = 0.0 if self._stopwatch.runs else None
                     origin = self._origin(func, phase)
                     self._call_log.add(recipe.operation, path, seconds, phase, origin)
@@ -71,7 +72,9 @@ class OperatorCalls(ThreadPart):
                     self._state.call_operators.append((func, (operation.args, operation.kwargs, operation.out)))
                 return out
 
-    def _run_new(self, key: Any, is_call: bool, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_new_operator(
+        self, key: Any, is_call: bool, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """Run an operator that has no recipe yet. Add a recipe to the memo if the operator's record depends only on metadata."""
         before = self._memo_use.begin()
         out = self._observe_operator(func, args, kwargs)
@@ -110,7 +113,7 @@ class OperatorCalls(ThreadPart):
                 self._recording.check_reads(formula, func, *original)
             # For a composite operator without a formula, record the operators of its decomposition.
             if formula is None and isinstance(func, OpOverload) and func._can_decompose():
-                with self._state.dispatching(func), dispatch_mode_on(self._state.aten):
+                with self._state.dispatching(func), dispatch_mode_on(self._state.operator_mode):
                     return self._stopwatch.run(func.decompose, args, kwargs)
             node_args = self._recording.graph_arguments(args, kwargs)
             start = self._stopwatch.now()

@@ -80,10 +80,10 @@ class ProfiledWorld(World):
         self.device = device
         self._compiler: Any = None
 
-    def memo_of_functions_and_leaves(self, in_handler: bool) -> Memo | None:
+    def memo_of_functions_and_leaves(self, is_our_mode_popped: bool) -> Memo | None:
         """Return the memo if no modes except ours, no backward pass and no saved-tensor hooks are active, else None."""
         depends_on_more = (
-            len_torch_function_stack() != (0 if in_handler else 1)
+            len_torch_function_stack() != (0 if is_our_mode_popped else 1)
             or len_torch_dispatch_stack() != 1
             or current_graph_task_id() != -1
             or (torch.is_grad_enabled() and saved_tensors_hooks(False) is not None)

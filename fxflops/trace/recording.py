@@ -147,7 +147,9 @@ class Recording(ThreadPart):
         with DisableTorchFunction():
             if not kwargs and self._storages.has_all(args):  # most arguments are results of earlier calls
                 return
-            if self._state.aten.is_faking():  # DTensor infers the shapes of its results on its own fake tensors
+            if (
+                self._state.operator_mode.is_faking()
+            ):  # DTensor infers the shapes of its results on its own fake tensors
                 return
             with self._lock:
                 phase = self._phases.now()

@@ -19,7 +19,7 @@ from .kernel_launches import launches_noted
 from .library_calls import LibraryCalls
 from .library_functions import library_calls_handled_by
 from .memo_use import MemoUse
-from .modes import AtenMode, FunctionMode, beneath_others, dispatch_mode_on
+from .modes import FunctionMode, OperatorMode, beneath_others, dispatch_mode_on
 from .module_calls import ModuleCalls
 from .observer_state import SharedState, ThreadState
 from .operator_calls import OperatorCalls
@@ -47,12 +47,15 @@ class ThreadObserver:
         functions = FunctionCalls(shared, state, recording, memo_use, library, runner)
         operators = OperatorCalls(shared, state, recording, memo_use, runner)
         self._steps = Steps(shared, state, recording)
-        self.modules = ModuleCalls(shared, state, recording, memo_use, runner, self._steps)
+        self.module_calls = ModuleCalls(shared, state, recording, memo_use, runner, self._steps)
         self._outside = CallsOutsideTorch(shared, state, recording, library, functions)
-        self._function_mode, self._aten_mode = FunctionMode(functions), AtenMode(operators.operator, state.stopwatch)
+        self._function_mode, self._operator_mode = (
+            FunctionMode(functions),
+            OperatorMode(operators.operator, state.stopwatch),
+        )
         functions_outside = self._outside.begin_function, self._outside.end_function
         self._plain_functions = PlainFunctions(shared.registry.python_functions, *functions_outside)
-        state.see_calls_by(self._function_mode, self._aten_mode, self._plain_functions)
+        state.see_calls_by(self._function_mode, self._operator_mode, self._plain_functions)
 
     def in_this_thread(self, stack: ModuleStack) -> ThreadObserver:
         """Return an observer for the current thread, whose calls are part of the open module calls of ``stack``."""
@@ -64,7 +67,7 @@ class ThreadObserver:
     def is_on(self) -> bool:
         """Return whether the modes are on in the current thread. Autograd's threads inherit the modes of the calling thread."""
         function_modes, dispatch_modes = get_current_function_mode_stack(), get_current_dispatch_mode_stack()
-        return self._function_mode in function_modes or self._aten_mode in dispatch_modes
+        return self._function_mode in function_modes or self._operator_mode in dispatch_modes
 
     def switch_on(self) -> None:
         """Turn the modes on in this thread."""
@@ -72,7 +75,7 @@ class ThreadObserver:
         world_contexts = shared.world.begin_thread()
         with ExitStack() as modes:  # if a mode cannot be turned on, the others are turned off again
             if shared.world.observe_dispatch:
-                modes.enter_context(self._aten_mode)
+                modes.enter_context(self._operator_mode)
             modes.enter_context(beneath_others(self._function_mode))
             modes.enter_context(self._plain_functions)
             modes.enter_context(launches_noted(self._outside.launched))
@@ -91,7 +94,7 @@ class ThreadObserver:
     @contextmanager
     def backward_observed(self) -> Iterator[None]:
         """Observe the operators and kernels of a backward pass in this block."""
-        with dispatch_mode_on(self._aten_mode), launches_noted(self._outside.launched):
+        with dispatch_mode_on(self._operator_mode), launches_noted(self._outside.launched):
             yield
 
     def belongs_to_run(self, tensor: torch.Tensor) -> bool:

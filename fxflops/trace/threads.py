@@ -30,7 +30,7 @@ class ObservesThread(Protocol):
         """The thread's :class:`.ThreadState`."""
 
     @property
-    def modules(self) -> Any:
+    def module_calls(self) -> Any:
         """The thread's :class:`.ModuleCalls`."""
 
     @property

@@ -142,10 +142,10 @@ class World:
 
     # Methods for the memo. Except for memo_of_functions_and_leaves, they are called only if the world has a memo
 
-    def memo_of_functions_and_leaves(self, in_handler: bool) -> Memo | None:
+    def memo_of_functions_and_leaves(self, is_our_mode_popped: bool) -> Memo | None:
         """Return the memo for torch's current settings; None if the memo of functions and leaves may not be used in this thread now.
 
-        It may be used if a call's record depends only on the metadata of the call's tensors. ``in_handler``: the observer's function
+        It may be used if a call's record depends only on the metadata of the call's tensors. ``is_our_mode_popped``: the observer's function
         mode is off because it is handling a call.
         """
         return None
