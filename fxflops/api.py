@@ -212,7 +212,8 @@ def count(
     runs outside the autocast region, as torch advises.
 
     No activations are allocated and weights are not read. Nothing is timed, and memory is predicted. Integers and
-    booleans keep their values, for masks and positions. If floating-point values are needed (``x.item()``, an operator without
+    booleans keep their values, for masks and positions. So do floating-point tensors of at most 2**20 elements that the model makes
+    itself: calls on such tensors alone are computed. If other floating-point values are needed (``x.item()``, an operator without
     a meta kernel), the model runs on its real tensors instead: then ``report.trace`` says that real tensors were used,
     and ``report.trace_reason`` says why.
 
