@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from typing import Any
 
@@ -786,3 +787,16 @@ def test_a_generate_that_the_block_assigns_stays(deletes: bool) -> None:
             del model.generate  # type: ignore[attr-defined]
     assert vars(model).get("generate") is (None if deletes else own)
     assert p.report.total_macs == 2 * 4 * 4
+
+
+def test_blocks_on_one_model_that_overlap_in_two_threads_restore_generate() -> None:
+    model, x = Writes(4, 4), torch.ones(2, 4)
+    first, second = ExitStack(), ExitStack()
+    profiles = [first.enter_context(profile(model))]
+    with ThreadPoolExecutor(1) as other:
+        profiles.append(other.submit(second.enter_context, profile(model)).result())
+        first.close()
+        other.submit(model.generate, x).result()
+        other.submit(second.close).result()
+    assert "generate" not in vars(model)
+    assert [*profiles[1].report.step_times()] == ["(outside)", "prefill"]

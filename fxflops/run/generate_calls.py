@@ -13,17 +13,18 @@ from typing import Any
 def generate_replaced(module: Any, during: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
     """In the block, run each call of the module's ``generate`` in the context ``during()``, if this thread makes the call.
 
-    If code in the block assigns or deletes the module's ``generate``, the change stays.
+    If code in the block assigns or deletes the module's ``generate``, the change stays. Blocks of several threads may overlap.
     """
     attributes = vars(module)
-    own_generate = {name: value for name, value in attributes.items() if name == "generate"}
     attributes["generate"] = replacement = _Generate(module, during)
     try:
         yield
     finally:
-        if attributes.get("generate") is replacement:
+        replacement.has_ended = True
+        # A block that began later, in another thread, has replaced this replacement. Then it also restores what this one has replaced.
+        while type(current := attributes.get("generate")) is _Generate and current.has_ended:
             del attributes["generate"]
-            attributes.update(own_generate)
+            attributes.update(current.own_generate)
 
 
 class _Generate:
@@ -32,6 +33,8 @@ class _Generate:
     def __init__(self, module: Any, during: Callable[[], AbstractContextManager[None]]) -> None:
         self._module = module
         self._during = during
+        self.has_ended = False
+        self.own_generate = {name: value for name, value in vars(module).items() if name == "generate"}
         self._thread = threading.get_ident()
         update_wrapper(self, module.generate, updated=())
 

@@ -42,3 +42,7 @@ class PerThread(Generic[H]):
         """Return this thread's current handler; None if no handler is set."""
         handlers = self._handlers.get(threading.get_ident())
         return handlers[-1] if handlers else None
+
+    def all_now(self) -> tuple[H, ...]:
+        """Return all handlers that this thread has set, the current one last."""
+        return tuple(self._handlers.get(threading.get_ident(), ()))

@@ -93,3 +93,38 @@ def test_workers_are_named_and_a_saved_report_has_them() -> None:
     again = fxflops.Report.from_dict(report.to_dict())
     assert str(again) == str(report)
     assert "num_workers=0" in str(again)
+
+
+def test_blocks_that_overlap_in_two_threads_restore_the_classes() -> None:
+    before = DataLoader.__iter__, torchs._BaseDataLoaderIter.__next__
+    first_is_on, second_is_on, first_has_ended = threading.Event(), threading.Event(), threading.Event()
+    loadings: list[float] = []
+
+    def first() -> None:
+        with fxflops.profile(nn.Linear(4, 4)):
+            first_is_on.set()
+            second_is_on.wait(60)
+        first_has_ended.set()
+
+    def second() -> None:
+        first_is_on.wait(60)
+        with fxflops.profile(nn.Linear(4, 4)) as p:
+            second_is_on.set()
+            first_has_ended.wait(60)
+            next(iter(DataLoader(Slow(), batch_size=2)))
+        loadings.extend(step.loading for step in p.report.step_times().values())
+
+    threads = [threading.Thread(target=run) for run in (first, second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (DataLoader.__iter__, torchs._BaseDataLoaderIter.__next__) == before
+    assert sum(loadings) >= 2 * PAUSE
+
+
+def test_nested_blocks_both_have_the_loading() -> None:
+    with fxflops.profile(nn.Linear(4, 4)) as outer, fxflops.profile(nn.Linear(4, 4)) as inner:
+        next(iter(DataLoader(Slow(), batch_size=2)))
+    for p in (outer, inner):
+        assert p.report.step_times()["(outside)"].loading >= 2 * PAUSE
