@@ -4,6 +4,7 @@
     python -m benchmarks.side_by_side.whole_zoos count . timm new.jsonl
     python -m benchmarks.side_by_side.whole_zoos compare old.jsonl new.jsonl
 
+Set PYTHONHASHSEED=0: some models of transformers iterate over sets of names, and so make their calls in another order in each process.
 Each side counts the models of this tree with its own library, in its own process. An interrupted run resumes. Digests cover all
 calls (op, module, phase, arguments and results), the sums of every module and operator, the missing operators, and the tensors alive
 at the peak. The totals and the peak memory are compared as numbers.
