@@ -312,4 +312,28 @@ CAUSES: list[tuple[Matches, Matches, Matches, str]] = [
         r"memory\..*|live_at_peak.*",
         "attention by plain products has the booleans of its softmax, with which rows without a pair are found",
     ),
+    (
+        ".*",
+        "profile",
+        r"run\.environment\.grad: grad -> ",
+        "the header of a profiled block has the grad mode only if it is known",
+    ),
+    (
+        ".*",
+        "profile",
+        r"steps\[0\]\[3\]\[0\]: 1 items, here 1: between -> 0 items.*",
+        "the clock makes no phase negative: before the first call there was only the time of observing",
+    ),
+    (
+        "ranks/.*",
+        "simulate",
+        r"run\.trace: profiled as it ran -> simulated",
+        "a simulated rank says that it was simulated",
+    ),
+    (
+        ".*",
+        ".*",
+        r"traffic\[\d+\] index_put in .*",
+        "an indexed write in place moves only the elements that it changes",
+    ),
 ]
