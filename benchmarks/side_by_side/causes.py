@@ -326,7 +326,7 @@ CAUSES: list[tuple[Matches, Matches, Matches, str]] = [
     ),
     (
         "ranks/.*",
-        "simulate",
+        "simulate.*",
         r"run\.trace: profiled as it ran -> simulated",
         "a simulated rank says that it was simulated",
     ),
