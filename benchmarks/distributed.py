@@ -128,9 +128,9 @@ def real_and_simulated() -> list[str]:
     """Return the rows of four real ranks, each followed by the row of the same rank in the simulation."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        for processes in ("4", "0"):
-            command = [sys.executable, "-W", "ignore", str(ROOT / "tests" / "ranks.py"), folder, processes, "fsdp_tp"]
-            subprocess.run(command, check=True, capture_output=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+        script, cases = str(ROOT / "tests" / "ranks.py"), ("fsdp_tp", "simulate_fsdp_tp")
+        command = [sys.executable, "-W", "ignore", script, folder, "4", *cases]
+        subprocess.run(command, check=True, capture_output=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
         simulated = json.loads((Path(folder) / "simulated.json").read_text())["fsdp_tp"]
         for rank, found in enumerate(simulated):
             real = json.loads((Path(folder) / f"{rank}.json").read_text())["fsdp_tp"]
