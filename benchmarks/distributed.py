@@ -135,6 +135,7 @@ def real_and_simulated() -> list[str]:
         for rank, found in enumerate(simulated):
             real = json.loads((Path(folder) / f"{rank}.json").read_text())["fsdp_tp"]
             same_step = real.pop("same")
+            del real["left"]  # a simulation does not have this fact
             for name, each in (("real", real), ("simulated", found)):
                 sent = sum(row[6] for row in each["collectives"])
                 cells = [rank, name, each["forward"], each["backward"], each["flops"], *each["params"][:1]]
