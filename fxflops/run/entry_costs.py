@@ -20,8 +20,11 @@ from ..trace.instruments import Instruments
 from ..trace.observe import Observer
 from ..trace.profiled_world import ProfiledWorld
 
-ROUNDS, MOST_ROUNDS = 5, 20
-"""How often each call is timed. There are more rounds than ROUNDS while the two shortest times of any call are not alike."""
+REPEATS = 6
+"""How often a call is timed in a row. In a row, because a call after other calls takes longer, and most calls of a model are alike."""
+ROUNDS, MOST_ROUNDS = 2, 6
+"""How often each call is timed REPEATS times. There are more rounds than ROUNDS while the shortest times of a call's two best rounds are
+not alike."""
 ALIKE = 1.25
 """The factor within which two times are alike. If a time is alike another, other processes have disturbed neither of them."""
 CHAIN = 4
@@ -86,21 +89,21 @@ def _measured(observer: Any, module: nn.Module, cache: int) -> Costs:
     ]
 
     def shortest(now: Callable[[], float]) -> tuple[list[float], int]:
-        """Return the shortest time of each call, and the number of rounds. A short disturbance is over in a later round."""
+        """Return the shortest time of each call, and how often each call ran. A short disturbance is over in a later round."""
         seconds: list[list[float]] = [[] for _ in calls]
         rounds = 0
         while rounds < ROUNDS or (rounds < MOST_ROUNDS and not all(map(_two_shortest_alike, seconds))):
             rounds += 1
             for times, call in zip(seconds, calls, strict=True):
-                times.append(timed(*call, now))
-        return [min(times) for times in seconds], rounds
+                times.append(min(timed(*call, now) for _ in range(REPEATS)))
+        return [min(times) for times in seconds], rounds * REPEATS
 
     unobserved, _ = shortest(time.perf_counter)
     before = len(observer.calls)
     with observer:
-        observed, rounds = shortest(observer.stopwatch.now)
+        observed, runs = shortest(observer.stopwatch.now)
     costs = Costs(*(max(one - other, 0.0) for one, other in zip(observed, unobserved, strict=True)))
-    gradients_per_pass = sum(call.phase == BACKWARD for call in observer.calls[before:]) / rounds
+    gradients_per_pass = sum(call.phase == BACKWARD for call in observer.calls[before:]) / runs
     return costs._replace(gradient=costs.gradient / gradients_per_pass)
 
 
