@@ -136,7 +136,9 @@ class profile:
 
     @property
     def report(self) -> Report:
-        """The Report of the block, or of the last block if there were several. Raises FxflopsError before the block has ended, and if nothing in the block was recorded.
+        """The Report of the block, or of the last block if there were several.
+
+        Raises FxflopsError before the block has ended, and if nothing in the block was recorded.
 
         If the block raised an exception, the report covers the code that ran before it: ``report.trace`` says so, and
         ``report.trace_reason`` has the exception.

@@ -116,9 +116,8 @@ class Stopwatch:
         finally:
             self.stop()
         stopped_at = self._stopped_at
-        return out, stopped_at - started_at - (
-            self.overhead - overhead
-        )  # the clock also stood still while operators were observed
+        stood_still = self.overhead - overhead  # while operators inside the call were observed
+        return out, stopped_at - started_at - stood_still
 
 
 class StoppedStopwatch(Stopwatch):

@@ -20,7 +20,7 @@ from ..trace.instruments import Instruments
 from ..trace.observe import Observer
 from ..trace.profiled_world import ProfiledWorld
 
-REPEATS = 6
+REPEATS = 4
 """How often a call is timed in a row. In a row, because a call after other calls takes longer, and most calls of a model are alike."""
 ROUNDS, MOST_ROUNDS = 2, 6
 """How often each call is timed REPEATS times. There are more rounds than ROUNDS while the shortest times of a call's two best rounds are

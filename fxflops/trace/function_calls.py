@@ -54,10 +54,7 @@ class FunctionCalls(ThreadPart):
         runner: CallRunner,
     ) -> None:
         super().__init__(shared, state)
-        self.bodies, self.stopwatch = (
-            shared.bodies,
-            state.stopwatch,
-        )  # modes.FunctionMode reads these (FunctionObserver)
+        self.bodies, self.stopwatch = shared.bodies, state.stopwatch  # read by the FunctionMode: see FunctionObserver
         self._recording = recording
         self._memo_use = memo_use
         self._library = library

@@ -1,8 +1,9 @@
 """The meta world: calls get meta tensors in place of the model's, and no kernel computes.
 
 A call like an earlier one does not run: its result is made from the memo. A call with a shape rule does not run either: the rule
-gives its result. So no meta kernel and no leaf module's ``forward`` runs for these calls, except for those that return views. Any other call runs, on meta, the
-kernels that the model's device would choose, and its intermediate tensors are tracked. What runs is the first of these that applies:
+gives its result. So no meta kernel and no leaf module's ``forward`` runs for these calls, except for those that return views. Any
+other call runs, on meta, the kernels that the model's device would choose, and its intermediate tensors are tracked. What runs is the
+first of these that applies:
 
 =====================================================  =================================================  ==============================
 what runs                                              for which calls                                    where
@@ -129,9 +130,8 @@ class MetaWorld(World):
         *,
         observe_dispatch: bool,
     ) -> None:
-        super().__init__(
-            mirror
-        )  # as World.tensors; ``mirror`` is the same object, with the type that only this world has
+        # World.tensors and self.mirror are the same object; self.mirror has the type that only this world has.
+        super().__init__(mirror)
         self._memos = memos
         self.memo = None if memos is None else memos.memo(observe_dispatch)
         self.setting_readers = self.setting_readers if memos is None else memos.setting_readers

@@ -29,7 +29,7 @@ the call                                         goes through                   
 ===============================================  ================================  ============================================
 is like an earlier one: its key is in the memo   ``_repeat``                       ``add_repeated``: the memo has the operation
 is new, and the world has a rule for its result  ``recipe_by_rule``, ``_repeat``   ``add_repeated``
-is new, without a rule, in a world with a memo   ``_run_new``                        ``add_repeated`` after a shortcut; else as below
+is new, without a rule, in a world with a memo   ``_run_new``                      ``add_repeated`` after a shortcut; else as below
 depends on more than its tensors' metadata       ``_observe_call``, then           ``call_log.call``: specs of arguments and result
                                                  ``CallRunner.run``
 ===============================================  ================================  ============================================
