@@ -406,8 +406,9 @@ def attribute_tensors(modules: Iterable[nn.Module]) -> list[torch.Tensor]:
     """Return the tensors in plain attributes of modules. Nested values are searched as deeply as in a :class:`Snapshot`."""
     values: list[Any] = []
     for module in modules:
-        *_, read_rest = _readers_of(tuple(vars(module)))
-        values += read_rest(vars(module))
+        attributes = vars(module).copy()  # another thread that counts the module may remove its own attribute meanwhile
+        *_, read_rest = _readers_of(tuple(attributes))
+        values += read_rest(attributes)
     searched = [value for value in values if type(value) not in ATOMS]
     to_walk = [*compress(searched, map(operator.not_, _are_plain(searched)))]
     return [part for part in _parts(to_walk, DEPTH) if issubclass(type(part), torch.Tensor)]
